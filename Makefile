@@ -89,7 +89,7 @@ WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 
 # The race detector does not start within the limits of a policy: tests of those run without it.
 .PHONY: unit
-unit: race .cache/protoc.ready ## vet, unit, property and golden tests
+unit: build race .cache/protoc.ready ## vet, unit, property and golden tests
 	@echo "-- vet, unit, property and golden tests$(RACE_SAYS)" >&2
 	@$(SKIP_WITHOUT_TRITON); \
 	$(if $(ONE_GOROUTINE),$(GO_TEST) $(WITHOUT_RACE);) \
@@ -159,6 +159,14 @@ cluster-down: ## ends what `make cluster` started
 e2e-cluster: build cluster-programs triton ## driver kubernetes on a real Kubernetes: real tritonservers in Pods of two nodes, faults of Pods, kubelet and API server
 	@cd e2e/cluster && CONCH_CLUSTER_BIN=$(CURDIR)/.cache/cluster/bin CONCH_TRITON_HOME=$(TRITON_HOME) $(GO) test -count=1 -v -timeout 20m .
 
+# Of each kind; KINDS chooses by a regular expression, as in KINDS='Pod|leader'.
+ROUNDS ?= 200
+KINDS ?= .
+.PHONY: faults-cluster
+faults-cluster: build cluster-programs triton ## faults on a real Kubernetes under load: ROUNDS=200 each of plans that move models, Pods deleted and evicted, the leader, API server and a kubelet down (KINDS='Pod|leader' chooses)
+	@cd e2e/cluster && CONCH_CLUSTER_BIN=$(CURDIR)/.cache/cluster/bin CONCH_TRITON_HOME=$(TRITON_HOME) CONCH_CLUSTER_ROUNDS=$(ROUNDS) \
+	  $(GO) test -count=1 -v -timeout 24h -run '^TestFaults$$/($(KINDS))' .
+
 # What is in deploy/, tried as far as one machine without containers and clusters can.
 .PHONY: deploy
 deploy: export CONCH_PROMETHEUS = $(CURDIR)/.cache/prometheus
@@ -226,7 +234,7 @@ prometheus: ## promtool and Prometheus, into .cache/prometheus
 	@scripts/setup/prometheus.sh
 
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
-FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \
+FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest sidecar/dispatch/ingress/http1:FuzzHead \
 	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest sidecar/dispatch/ingress/http:FuzzBinarySplit \
 	internal/onnx:FuzzRead sidecar/sim/segment:FuzzParseMLP merger:FuzzAnalyze estimator:FuzzEstimate
 FUZZ_SECONDS ?= 10
@@ -260,12 +268,12 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity watch estimator estimator-whole
+BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy instant overload sizing merge live pipelines-live policies-live placements-live fidelity watch estimator estimator-whole
 # What BENCH=live runs: what advise says of ten loads is written down before any of them is measured.
-LIVE := advise live mix
+LIVE := advise live-1on4 live-8on4 live-overlap mix
 bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below)
 	@$(MAKE) build
-	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*estimator*) $(MAKE) triton;; esac
+	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*overload*|*estimator*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
 	@for b in $(patsubst live,$(LIVE),$(BENCH)); do bin/conch-bench "$$b"; done
 

@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 
 	"gonum.org/v1/gonum/stat"
@@ -103,61 +101,36 @@ type gain struct {
 
 // gains are those of each rule on each load.
 func (b *bench) gains(ctx context.Context, all []part) ([][]gain, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	loads := b.drawnLoads(developmentSeed)
 	loads = loads[:min(len(loads), ablationLoads)]
 	gains := make([][]gain, len(all))
 	for i := range gains {
 		gains[i] = make([]gain, len(loads))
 	}
-	work := make(chan int)
-	failures := make([]error, runtime.GOMAXPROCS(0))
-	var group sync.WaitGroup
-	for worker := range failures {
-		group.Go(func() {
-			for k := range work {
-				d := loads[k]
-				seeds := b.roundsOr(2)
-				whole, err := d.goodputs(ctx, adaptive.Defaults(), .7*d.capacity, b.seed, seeds)
-				var guess float64
-				if err == nil {
-					guess = whole[0]
-				}
-				for i, p := range all {
-					if err != nil {
-						break
-					}
-					params := adaptive.Defaults()
-					p.zero(&params)
-					var without []float64
-					if without, err = d.goodputs(ctx, params, guess, b.seed, seeds); err != nil {
-						break
-					}
-					sum := 0.0
-					for s := range whole {
-						sum += math.Log(whole[s] / without[s])
-					}
-					gains[i][k] = gain{d.name, math.Exp(sum / float64(len(whole)))}
-				}
-				if err != nil {
-					failures[worker] = fmt.Errorf("%s: %w", d.name, err)
-					cancel()
-					return
-				}
-				b.say(d.name)
-			}
-		})
-	}
-	for k := range loads {
-		select {
-		case work <- k:
-		case <-ctx.Done():
+	err := onAllCores(ctx, indices(loads), func(ctx context.Context, k int) error {
+		d := loads[k]
+		seeds := b.roundsOr(2)
+		whole, err := d.goodputs(ctx, adaptive.Defaults(), .7*d.capacity, b.seed, seeds)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
 		}
-	}
-	close(work)
-	group.Wait()
-	return gains, errors.Join(append(failures, ctx.Err())...)
+		for i, p := range all {
+			params := adaptive.Defaults()
+			p.zero(&params)
+			without, err := d.goodputs(ctx, params, whole[0], b.seed, seeds)
+			if err != nil {
+				return fmt.Errorf("%s without %s: %w", d.name, p.name, err)
+			}
+			sum := 0.0
+			for s := range whole {
+				sum += math.Log(whole[s] / without[s])
+			}
+			gains[i][k] = gain{d.name, math.Exp(sum / float64(len(whole)))}
+		}
+		b.say(d.name)
+		return nil
+	})
+	return gains, err
 }
 
 // goodputs are what adaptive holds with some constants, seed by seed.

@@ -40,11 +40,13 @@ type question struct {
 	recorded *evaluate.Traffic
 	// unseen is the traffic that the plan is judged by.
 	unseen *evaluate.Traffic
+	// judging is the world of the judge; nil: the snapshot.
+	judging *policy.Snapshot
 }
 
 // judge simulates a plan under the traffic that the policy did not see.
 func (q question) judge(ctx context.Context, p *policy.Plan) (*policy.Outcome, error) {
-	all, err := evaluate.New(q.snapshot, q.unseen).Evaluate(ctx, p)
+	all, err := evaluate.New(cmp.Or(q.judging, q.snapshot), q.unseen).Evaluate(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -18,9 +18,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 )
 
 // Moves shorter than this are not of tensors: a frame of HTTP/2 has up to 16 KiB.
@@ -62,9 +62,9 @@ func (b *bench) copies(ctx context.Context, r *figure.Report, pid int, name stri
 	if err := record.Start(); err != nil {
 		return err
 	}
-	clock := minitriton.SystemClock()
-	clock.Sleep(before) // perf does not say when it has begun; nothing moves meanwhile
-	got, err := loadgen.Closed(ctx, 1, length, caller, clock)
+	machine := clock.System()
+	machine.Sleep(before) // perf does not say when it has begun; nothing moves meanwhile
+	got, err := loadgen.Closed(ctx, 1, length, caller, machine)
 	stopped := record.Process.Signal(syscall.SIGINT)
 	_ = record.Wait() // perf ends by our signal, and says so
 	if err := errors.Join(err, stopped); err != nil {

@@ -17,23 +17,10 @@ import (
 	"github.com/conch-serving/conch/estimator/calibrate/server"
 	"github.com/conch-serving/conch/estimator/lower"
 	"github.com/conch-serving/conch/estimator/regress"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/rig"
 )
-
-// machineClock is this machine's time.
-type machineClock struct{}
-
-func (machineClock) Now() time.Time { return time.Now() }
-
-func (machineClock) Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
 
 // estimatorCPU calibrates this machine's CPU on micro-models through a real Triton, and predicts whole models that the fit never saw.
 func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) {
@@ -56,7 +43,7 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 	}
 	defer connection.Close() //nolint:errcheck // it has done its work
 	runner := &stubRunner{Runner: connection, server: triton.Pid(), peak: map[execution]float64{}}
-	o := calibrate.Options{Clock: machineClock{}, Runs: 25, Budget: time.Second, Progress: func(done, all int, model string) {
+	o := calibrate.Options{Clock: clock.Interruptible{}, Runs: 25, Budget: time.Second, Progress: func(done, all int, model string) {
 		if done%10 == 0 {
 			b.say(fmt.Sprintf("estimator.cpu: %d of %d, %s", done, all, model))
 		}
@@ -95,7 +82,7 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 	r.Add("estimator.cpu.latency_p90_error", 100*estimator.P90(errs), "%", "")
 	r.Add("estimator.cpu.micro_left_out_median_error", 100*bundle.Median, "%", fmt.Sprintf("the worst kind of kernel, micro-models left out; %d measurements", bundle.Measurements))
 	again := &stubRunner{Runner: connection, server: runner.server, peak: map[execution]float64{}}
-	if _, err := calibrate.Measure(ctx, again, calibrate.Whole(), calibrate.Options{Clock: machineClock{}, Runs: 3}); err != nil {
+	if _, err := calibrate.Measure(ctx, again, calibrate.Whole(), calibrate.Options{Clock: clock.Interruptible{}, Runs: 3}); err != nil {
 		return err
 	}
 	return b.estimatorMemory(r, runner.peak, again.peak, &d)

@@ -51,10 +51,10 @@ type stage struct {
 func stages() []stage {
 	return []stage{
 		// Near saturation and past it: where nothing is bad, live and simulated agree whatever is wrong.
-		{name: "single", models: 1, gpus: 4, rate: 2500},
-		{name: "eight", models: 8, gpus: 4, rate: 1350},
+		{name: "single", models: 1, gpus: 4, rate: 2800},
+		{name: "eight", models: 8, gpus: 4, rate: 1500},
 		{name: "burst", models: 1, gpus: 4, rate: 1200, burst: 3},
-		{name: "overload", models: 1, gpus: 2, rate: 2200},
+		{name: "overload", models: 1, gpus: 2, rate: 1600},
 		{name: "heterogeneous", models: 1, gpus: 4, partitions: "gpu2 = 50; gpu3 = 50", rate: 1900},
 		{name: "loss", models: 1, gpus: 3, rate: 1500, lost: true},
 	}

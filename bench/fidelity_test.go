@@ -6,16 +6,22 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/evaluate"
+	"github.com/conch-serving/conch/sidecar/sim/try"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
 
@@ -136,4 +142,52 @@ func TestQuantileAndDeviation(t *testing.T) {
 	require.Equal(t, time.Duration(50), quantile(list, .5))
 	list[99] = time.Hour
 	require.InDelta(t, 28, float64(deviation(list)), 1, "a stall is pulled in")
+}
+
+// TestStagesAreNearSaturation: in the simulator some requests of every stage are bad, and not most of them, so that live and simulated could differ.
+func TestStagesAreNearSaturation(t *testing.T) {
+	cases, err := zoo.Cases()
+	require.NoError(t, err)
+	for _, s := range stages() {
+		t.Run(s.name, func(t *testing.T) {
+			s.stretch = defaultStretch
+			models := rig.Copies(cases[0].Profile, s.models, s.stretch, 32)
+			world := &policy.Snapshot{Revision: 1, Seed: 1, Nodes: []*policy.Node{{Name: "n"}}}
+			for i := range s.gpus {
+				world.Nodes[0].Gpus = append(world.Nodes[0].Gpus, &policy.GPU{Id: fmt.Sprintf("gpu%d", i), Type: zoo.A100, Index: uint32(i), MemoryBytes: 1 << 34, Emulated: true}) //nolint:gosec // few
+			}
+			traffic := &evaluate.Traffic{Length: fidelityWarmup + s.measure(), Names: models.Names()}
+			for _, m := range models.Load() {
+				world.Models = append(world.Models, &policy.Model{
+					Name: m.Name, SloUs: m.SLO.Microseconds(), MaxBatchSize: 32, Batchable: true, Burstiness: 1, Late: policy.LatePolicy_LATE_POLICY_DROP,
+				})
+				world.Profiles = append(world.Profiles, &policy.Profile{Model: m.Name, GpuType: zoo.A100, Usable: true})
+			}
+			raw, err := protojson.Marshal(world)
+			require.NoError(t, err)
+			raw, err = declared(raw, models)
+			require.NoError(t, err)
+			require.NoError(t, protojson.Unmarshal(raw, world))
+			given, err := s.arrivals(models.Load(), 1)
+			require.NoError(t, err)
+			for _, a := range given {
+				traffic.Arrivals = append(traffic.Arrivals, workload.Arrival{At: a.At, Model: int32(a.Model), Rows: 1}) //nolint:gosec // few
+			}
+			session, err := try.Open(t.Context(), try.Options{Policy: "static", Parameters: map[string]string{"partitions": s.partitions}})
+			require.NoError(t, err)
+			trial, err := session.Run(t.Context(), world)
+			require.NoError(t, err)
+			require.Empty(t, trial.Error)
+			w := evaluate.New(world, traffic).World(trial.Plan)
+			w.Warmup, w.Duration = fidelityWarmup, traffic.Length
+			if s.lost {
+				w.Failures = []sim.Failure{{At: fidelityWarmup + s.measure()/4, For: 3 * time.Second, Partition: lostPartition}}
+			}
+			r, err := sim.Run(t.Context(), w)
+			require.NoError(t, err)
+			t.Logf("%.0f req/s, bad %.2f%%", r.Total.Goodput, 100*r.Total.BadRate)
+			require.Greater(t, r.Total.BadRate, .01)
+			require.Less(t, r.Total.BadRate, .3)
+		})
+	}
 }

@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
 )
@@ -57,7 +57,7 @@ func (b *bench) instantPayload(ctx context.Context, r *figure.Report, p payload)
 		addresses[2+i] = conch.GRPC
 	}
 	var perSecond [len(instantWays)][]float64
-	clock := minitriton.SystemClock()
+	machine := clock.System()
 	length := 500 * time.Millisecond // the first round only warms up
 	for range b.roundsOr(5) + 1 {
 		for i, address := range addresses {
@@ -65,7 +65,7 @@ func (b *bench) instantPayload(ctx context.Context, r *figure.Report, p payload)
 			if err != nil {
 				return err
 			}
-			got, err := loadgen.Closed(ctx, callers, length, caller, clock)
+			got, err := loadgen.Closed(ctx, callers, length, caller, machine)
 			if err := errors.Join(err, caller.Close()); err != nil {
 				return fmt.Errorf("%s: %w", instantWays[i], err)
 			}

@@ -41,33 +41,43 @@ type liveScenario struct {
 	start float64
 }
 
-func liveScenarios() []liveScenario {
-	return []liveScenario{
-		{name: "1on4", models: 1, gpus: 4, start: 330},
-		{name: "8on4", models: 8, gpus: 4, start: 105},
-	}
+// Each is a command of its own: they take more than an hour, and a machine is rarely quiet for longer.
+func oneOnFour() liveScenario   { return liveScenario{name: "1on4", models: 1, gpus: 4, start: 330} }
+func eightOnFour() liveScenario { return liveScenario{name: "8on4", models: 8, gpus: 4, start: 105} }
+
+func (b *bench) oneOnFour(ctx context.Context, r *figure.Report) error {
+	return b.live(ctx, r, oneOnFour())
 }
 
-// live compares Conch with Triton's own scheduling, one and eight models on four GPUs: with the best of many settings of it, whether one server has all
-// GPUs or each has a server.
-func (b *bench) live(ctx context.Context, r *figure.Report) error {
-	if b.server == "" {
-		return errors.New("no tritonserver: run `make bench`, or say --tritonserver")
-	}
-	cases, err := zoo.Cases()
+func (b *bench) eightOnFour(ctx context.Context, r *figure.Report) error {
+	return b.live(ctx, r, eightOnFour())
+}
+
+// live compares Conch with Triton's own scheduling: with the best of many settings of it, whether one server has all GPUs or each has a server.
+func (b *bench) live(ctx context.Context, r *figure.Report, s liveScenario) error {
+	resnet, err := b.emulatedLive(r)
 	if err != nil {
 		return err
 	}
-	resnet := cases[0].Profile // Symphony's Table 2
+	if err := b.liveScenario(ctx, r, s, resnet); err != nil {
+		return fmt.Errorf("live.%s: %w", s.name, err)
+	}
+	return nil
+}
+
+// emulatedLive says what is not real, and returns ResNet50's profile of Symphony's Table 2.
+func (b *bench) emulatedLive(r *figure.Report) (zoo.Profile, error) {
+	if b.server == "" {
+		return zoo.Profile{}, errors.New("no tritonserver: run `make bench`, or say --tritonserver")
+	}
+	cases, err := zoo.Cases()
+	if err != nil {
+		return zoo.Profile{}, err
+	}
+	resnet := cases[0].Profile
 	r.Emulated = fmt.Sprintf("GPUs: an execution of b rows of %s sleeps for %d times %v + %v*b, in the python backend of real tritonservers; SLO %d times %v. All rates are a fifth of what unstretched times would give. Executions of one GPU take turns; in the rows of overlap a part of the %v runs beside others",
 		resnet.Model, stretch, resnet.Beta, resnet.Alpha, stretch, resnet.SLO, resnet.Beta)
-	var last []*standings
-	for _, s := range liveScenarios() {
-		if last, err = b.liveScenario(ctx, r, s, resnet); err != nil {
-			return fmt.Errorf("live.%s: %w", s.name, err)
-		}
-	}
-	return b.overlaps(ctx, r, resnet, last)
+	return resnet, nil
 }
 
 // contest is what the rows of a scenario have in common.
@@ -100,8 +110,8 @@ func (b *bench) is(s liveScenario, row liveRow) bool {
 }
 
 // liveScenario screens the settings of Triton with short trials of one seed, and then measures the best with one server for all GPUs, the best with a
-// server per GPU, and Conch's rows, in turns, seed by seed. It returns those two and Conch's defaults.
-func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenario, p zoo.Profile) ([]*standings, error) {
+// server per GPU, and Conch's rows, in turns, seed by seed.
+func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenario, p zoo.Profile) error {
 	c := b.contest(s, p)
 	prefix := "live." + s.name + "."
 	c.Requests = b.requests(screened)
@@ -113,7 +123,7 @@ func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenar
 		}
 		found, err := c.Highest(ctx, row.setups, start)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		start = found.Rate
 		r.Add(prefix+row.name+".screened", found.Held(), "req/s", fmt.Sprintf("one search with trials of %d requests, all models together: %v", c.Requests, found.Setup))
@@ -141,21 +151,28 @@ func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenar
 		}
 	}
 	if err := b.inTurns(ctx, c, order, 1.5*start, liveSeeds); err != nil {
-		return nil, err
+		return err
 	}
 	all := map[string]*standings{}
 	for _, entry := range order {
 		all[entry.row.name] = entry
+		if len(entry.held) == 0 {
+			r.Add(prefix+entry.row.name+".screened", entry.rate, "req/s", fmt.Sprintf("one search with trials of %d requests, all models together: %v", b.requests(screened), entry.best))
+			continue
+		}
 		r.AddRuns(prefix+entry.row.name+".goodput", entry.held, "req/s", fmt.Sprintf("at most 1%% bad for every model, trials of %d requests: %v", c.Requests, entry.best))
 	}
 	late, ofSLO := c.Lateness()
 	r.Add(prefix+"timer_lateness_p99_ms", float64(late)/1e6, "ms", fmt.Sprintf("worst trial; %.1f%% of the SLO", 100*ofSLO))
-	if b.only != "" {
-		return nil, nil
+	if b.only == "" {
+		s.ratios(r, all)
 	}
-	s.ratios(r, all)
-	return []*standings{node, each, all[conchRow]}, nil
+	return nil
 }
+
+// far is how many times less than another row one may hold to be measured seed by seed. Of those that hold less still, whose trials take longest, the search
+// says enough.
+const far = 3
 
 // inTurns measures what each row holds, seed by seed, and begins with another row for each seed. A row of which nothing is known is searched first.
 func (b *bench) inTurns(ctx context.Context, c *rig.Contest, order []*standings, start float64, seeds int) error {
@@ -177,6 +194,9 @@ func (b *bench) inTurns(ctx context.Context, c *rig.Contest, order []*standings,
 					return err
 				}
 				entry.rate, entry.best = found.Rate, found.Setup
+			}
+			if slices.ContainsFunc(order, func(other *standings) bool { return far*entry.rate < other.rate }) {
+				continue
 			}
 			c.Requests = b.requests(counted)
 			found, err := c.Holds(ctx, entry.best, entry.rate)
@@ -217,24 +237,29 @@ func (s liveScenario) ratios(r *figure.Report, all map[string]*standings) {
 	add("pooling_part", pooled, triton, "what a queue per model over all GPUs brings: neither deadlines nor drops")
 	add("drop_part", dropping, pooled, "what dropping by deadline, and the nearest deadline first, bring on top")
 	add("deferral_part", conch, dropping, "what starting late brings on top")
-	add("attached_to_node", better(all["conch.attached"], all["conch.attached_each"]), all[nodeRow], "Conch attached to one server for all GPUs, over that server's own best")
+	add("attached_to_node", all["conch.attached_at_once"], all[nodeRow], "Conch attached to one server for all GPUs, over that server's own best")
 }
 
-// overlaps measures eight models on four GPUs again where a part of an execution's fixed cost runs beside other executions, as it may on a real GPU.
-func (b *bench) overlaps(ctx context.Context, r *figure.Report, p zoo.Profile, from []*standings) error {
-	if b.only != "" {
-		return nil
+// overlaps measures eight models on four GPUs where a part of an execution's fixed cost runs beside other executions, as it may on a real GPU. Of Triton it
+// has the settings that are best without overlap: dynamic batching with no delay and a short one, with a server per GPU and with one for all.
+func (b *bench) overlaps(ctx context.Context, r *figure.Report) error {
+	p, err := b.emulatedLive(r)
+	if err != nil {
+		return err
 	}
-	scenarios := liveScenarios()
-	s := scenarios[len(scenarios)-1]
-	for _, percent := range []int{40, 80} {
+	s := eightOnFour()
+	delayed := rig.TritonSetup{DynamicBatching: zoo.DynamicBatching{MaxQueueDelay: sloOf(p)(.1)}}
+	freeDelayed := delayed
+	freeDelayed.Node = rig.NodeFree
+	for _, percent := range []int{0, 40, 80} {
 		c := b.contest(s, p)
 		c.Models = c.Models.Overlapping(float64(percent) / 100)
-		var order []*standings
-		for _, entry := range from {
-			order = append(order, &standings{row: entry.row, best: entry.best})
+		order := []*standings{
+			{row: liveRow{eachRow, []rig.Setup{rig.TritonSetup{}, delayed}}},
+			{row: liveRow{nodeRow, []rig.Setup{rig.TritonSetup{Node: rig.NodeFree}, freeDelayed}}},
+			{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}}},
 		}
-		if err := b.inTurns(ctx, c, order, from[0].rate, overlapSeeds); err != nil {
+		if err := b.inTurns(ctx, c, order, s.start, overlapSeeds); err != nil {
 			return fmt.Errorf("live.overlap: %w", err)
 		}
 		name, conch := fmt.Sprintf("live.overlap.o%d.", percent), order[len(order)-1]
@@ -242,7 +267,7 @@ func (b *bench) overlaps(ctx context.Context, r *figure.Report, p zoo.Profile, f
 		note := fmt.Sprintf("8on4 with %d%% of the fixed cost beside other executions: ", percent)
 		r.AddRuns(name+"triton.goodput", triton.held, "req/s", note+triton.best.String())
 		r.AddRuns(name+"conch.goodput", conch.held, "req/s", note+conch.best.String())
-		r.AddRuns(name+"goodput_ratio", quotient(conch, triton), "ratio", note+"Conch's defaults over the better of the two settings of Triton that are best without overlap")
+		r.AddRuns(name+"goodput_ratio", quotient(conch, triton), "ratio", note+"Conch's defaults over the better of Triton's settings")
 	}
 	return nil
 }

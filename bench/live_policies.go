@@ -24,15 +24,14 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
 
-// livePhases are how long a scene's parts last: Learn, until conch knows the rates; then, under the policy's plan, the warm-up and what counts at the
-// rates that the plan is for, and the same at more than that.
-type livePhases struct{ learn, warmup, planned, over time.Duration }
+// livePhases are how long a scene's parts last: Learn, until conch knows the rates; then, under the policy's plan, the warm-up and what counts.
+type livePhases struct{ learn, warmup, counted time.Duration }
 
 func (b *bench) livePhases() livePhases {
 	if b.quick {
-		return livePhases{learn: 5 * time.Second, warmup: time.Second, planned: 3 * time.Second, over: 4 * time.Second}
+		return livePhases{learn: 5 * time.Second, warmup: time.Second, counted: 3 * time.Second}
 	}
-	return livePhases{learn: 12 * time.Second, warmup: 4 * time.Second, planned: 20 * time.Second, over: 20 * time.Second}
+	return livePhases{learn: 12 * time.Second, warmup: 4 * time.Second, counted: 20 * time.Second}
 }
 
 // policiesLive runs policies on real tritonservers that emulate partitions with interference, and the simulator with the plan that served, what the
@@ -98,8 +97,9 @@ func addLive(r *figure.Report, name string, runs []comparison) {
 	r.AddRuns(name+".executions", values["executions"], "1/s", "live")
 }
 
-// playScene serves one scene live and simulates it: at the rates that the plan is for, and over them.
-func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planned, over comparison, err error) {
+// served starts conch with a scene's models, has the scene's policy take over under load, and calls do once its plan serves; base has what was measured
+// of requests that were alone.
+func (b *bench) served(ctx context.Context, s liveScene, seed uint64, do func(conch *rig.Conch, base comparison, plan *policy.Plan) error) (err error) {
 	models := rig.Emulated(s.models()...)
 	await := models.Names()
 	if s.app != nil {
@@ -109,12 +109,12 @@ func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planne
 		Bin: b.bin, Server: b.server, Models: models, Await: await, GPUs: s.gpus, Late: "drop", Settings: s.settings(),
 	})
 	if err != nil {
-		return planned, over, err
+		return err
 	}
 	defer func() { err = errors.Join(err, conch.Close()) }()
 	admin, err := client.New(conch.Admin)
 	if err != nil {
-		return planned, over, err
+		return err
 	}
 	defer admin.Close()
 
@@ -125,46 +125,57 @@ func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planne
 	base.delays.machineLoad = loadAverage()
 	// Models that still load and warm up take turns with what is to be measured alone.
 	if err := awaitReady(ctx, admin); err != nil {
-		return planned, over, err
+		return err
 	}
 	if err := base.delays.measure(ctx, conch, admin, models, s.times(float64(loneEvery)/float64(time.Millisecond))); err != nil {
-		return planned, over, err
+		return err
 	}
-	phases := b.livePhases()
-	plan, err := s.underLoad(ctx, conch, admin, seed, phases.learn)
+	plan, err := s.underLoad(ctx, conch, admin, seed, b.livePhases().learn)
 	if err != nil {
-		return planned, over, err
+		return err
 	}
 	base.partitions = len(plan.GetPartitions())
 	b.say(fmt.Sprintf("%s: %s", s.policy, placed(plan)))
-	planned, over = base, base
-	for _, part := range []struct {
-		into   *comparison
-		name   string
-		times  float64
-		length time.Duration
-		seed   uint64
-	}{{&planned, s.policy, 1, phases.planned, seed + 1000}, {&over, s.policy + ", overloaded", s.overload, phases.over, seed + 2000}} {
-		part.into.name = part.name
-		given, err := s.arrivals(part.seed, part.times, phases.warmup+part.length)
-		if err != nil {
-			return planned, over, err
-		}
-		if err := part.into.play(ctx, conch, s, given, phases.warmup, part.length); err != nil {
-			return planned, over, err
-		}
-		if err := part.into.replay(ctx, s, plan, phases.warmup, part.length); err != nil {
-			return planned, over, err
-		}
-		for _, line := range part.into.lines() {
-			b.say(line)
-		}
+	if err := do(conch, base, plan); err != nil {
+		return err
 	}
 	now, err := planOf(ctx, admin)
 	if err == nil && placed(now) != placed(plan) {
 		err = fmt.Errorf("the plan changed while it was measured: %s, then %s", placed(plan), placed(now))
 	}
+	return err
+}
+
+// playScene serves one scene live and simulates it: at the rates that the plan is for, and over them.
+func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planned, over comparison, err error) {
+	err = b.served(ctx, s, seed, func(conch *rig.Conch, base comparison, plan *policy.Plan) error {
+		if planned, err = b.playAt(ctx, conch, s, base, plan, s.policy, 1, seed+1000); err != nil {
+			return err
+		}
+		over, err = b.playAt(ctx, conch, s, base, plan, s.policy+", overloaded", s.overload, seed+2000)
+		return err
+	})
 	return planned, over, err
+}
+
+// playAt offers a scene's load, so many times its rates, live and simulated.
+func (b *bench) playAt(ctx context.Context, conch *rig.Conch, s liveScene, c comparison, plan *policy.Plan, name string, times float64, seed uint64) (comparison, error) {
+	phases := b.livePhases()
+	c.name = name
+	given, err := s.arrivals(seed, times, phases.warmup+phases.counted)
+	if err != nil {
+		return c, err
+	}
+	if err := c.play(ctx, conch, s, given, phases.warmup, phases.counted); err != nil {
+		return c, err
+	}
+	if err := c.replay(ctx, s, plan, phases.warmup, phases.counted); err != nil {
+		return c, err
+	}
+	for _, line := range c.lines() {
+		b.say(line)
+	}
+	return c, nil
 }
 
 // underLoad has a policy take over under load, once conch knows the rates, and returns its plan once that serves.

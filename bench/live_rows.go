@@ -87,8 +87,7 @@ func (s liveScenario) conchs(p zoo.Profile) []liveRow {
 		row("conch.eager", rig.ConchSetup{Discipline: "eager", DropPolicy: "window"}),
 		row("conch.eager_thrift", rig.ConchSetup{Discipline: "eager", DropPolicy: "thrift"}),
 		row(conchRow, rig.ConchSetup{}),
-		row("conch.attached", rig.ConchSetup{Attach: 1}),
-		row("conch.attached_each", rig.ConchSetup{Attach: s.gpus}),
+		row("conch.attached_at_once", rig.ConchSetup{Attach: s.gpus}),
 	}
 }
 

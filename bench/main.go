@@ -50,15 +50,15 @@ func command(out, progress io.Writer) *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&b.bin, "bin", filepath.Dir(program), "directory of conch and conch-policies")
 	flags.StringVar(&b.results, "results", "results", "directory of the reports")
-	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
+	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live-* and queue policies under overload")
 	flags.StringVar(&b.proxies, "proxies", filepath.Join(".cache", "proxies"), "directory of nginx and haproxy, for proxy; those that are not there are left out")
 	flags.StringVar(&b.abacus, "abacus", os.Getenv("CONCH_ABACUS"), "directory with the predictor that Abacus's authors published, for reproduce-abacus")
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
-	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), 8on4.triton (live), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
+	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), 8on4.triton (live-8on4), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
 	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")
-	flags.BoolVar(&b.quick, "quick", false, "measure for a part of the time: to see that it works, not to cite (live: half, without confirmation; reproduce, ablation, compare: a twentieth); the results file stays as it is")
+	flags.BoolVar(&b.quick, "quick", false, "measure for a part of the time: to see that it works, not to cite (live-*: half, without confirmation; reproduce, ablation, compare: a twentieth); the results file stays as it is")
 
 	measure := func(use, short string, run func(context.Context, *figure.Report) error) {
 		root.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,7 +80,9 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)
 	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
 	measure("sizing", "What a machine needs for conch: processor time per request and per byte, memory per connection; --only grpc or http", b.sizing)
-	measure("live", "Goodput over Triton's own best scheduling, real tritonservers on emulated GPUs; --only SCENARIO.ROW", b.live)
+	measure("live-1on4", "Goodput over Triton's own best scheduling: one model on four emulated GPUs, real tritonservers; --only 1on4.ROW", b.oneOnFour)
+	measure("live-8on4", "Goodput over Triton's own best scheduling: eight models on four emulated GPUs, real tritonservers; --only 8on4.ROW", b.eightOnFour)
+	measure("live-overlap", "Eight models on four emulated GPUs where a part of each execution runs beside others, as on a real GPU", b.overlaps)
 	measure("advise", "What tritonctl advise says of ten loads, before mix measures them; --only mixN", b.advise)
 	measure("mix", "Goodput on ten loads of eight models of the zoo each, of one real tritonserver for four emulated GPUs and of Conch attached to it; --only mixN", b.mixes)
 
@@ -94,9 +96,13 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("ablation", "What each rule of adaptive brings: its goodput over that without the rule, on simulated loads where the rule matters; --only RULE", b.ablation)
 	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 
+	measure("pipelines", "What DAGs of models hold in the simulator, by how the deadlines of steps follow from the end's; --only NAME", b.pipelines)
+	measure("pipelines-live", "Goodput of ensembles on four emulated GPUs, real tritonservers: Triton's own scheduling, Conch that passes them on, and Conch that executes their steps; --only NAME", b.pipelinesLive)
 	measure("schedulability", "Which of gpulet's 19,682 mixes policies schedule on four GPUs, and which any plan could; --only POLICY", b.schedulability)
 	measure("placements", "Placement policies in the simulator: what each holds on fixed GPUs, and how many it needs and what they cost on elastic ones; --only SCENARIO", b.placementMatrix)
+	measure("placements-judges", "Loads that placement policies hold in the simulator once they have what conch has, its search and its beginnings, and with profiles that are wrong; --only SCENARIO", b.placementJudges)
 	measure("policies-live", "Policies on real tritonservers that emulate partitions with interference, and the simulator with the same plan and arrivals; --only POLICY", b.policiesLive)
+	measure("placements-live", "What plans of policies serve on real tritonservers in three scenes, at the same load and arrivals, and in the simulator; --only SCENE", b.placementsLive)
 	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
 	measure("watch", "What it costs conch to be watched by ten clients, under load", b.watching)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)

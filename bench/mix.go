@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
@@ -258,7 +258,7 @@ func (b *bench) adviceOf(ctx context.Context, m mix) (out advice, err error) {
 	go func() {
 		defer close(done)
 		// It ends with the advice; what came of the requests is not what is measured.
-		_, _ = loadgen.Run(sending, loadgen.Load{Models: m.models.Load(), Given: given, Measure: most, Patience: time.Second}, caller, minitriton.SystemClock())
+		_, _ = loadgen.Run(sending, loadgen.Load{Models: m.models.Load(), Given: given, Measure: most, Patience: time.Second}, caller, clock.System())
 	}()
 	defer func() { stop(); <-done; err = errors.Join(err, caller.Close()) }()
 

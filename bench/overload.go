@@ -32,7 +32,7 @@ const (
 // overload offers conch multiples of what its emulated GPU can do: its goodput must stay near its peak and its memory flat. The model is slow
 // enough that a few hundred requests a second are more than it can do, so that the load generator is never what limits.
 func (b *bench) overload(ctx context.Context, r *figure.Report) (err error) {
-	r.Emulated = "GPU time: one model of 10 ms a row and 20 ms a batch, on one emulated GPU, embedded in conch"
+	r.Emulated = "GPU time: one model of 10 ms a row and 20 ms a batch, on one emulated GPU: embedded in conch, in minitriton in the rows of triton, in a real tritonserver in those of policy"
 	models := rig.Copies(zoo.Profile{Model: "overloaded", GPUType: zoo.A100, Alpha: 10 * time.Millisecond, Beta: 20 * time.Millisecond, SLO: overloadSLO}, 1, 1, 16)
 	conch, err := rig.StartConch(ctx, rig.ConchOptions{
 		Bin: b.bin, Models: models, GPUs: 1, Late: "drop",
@@ -82,12 +82,58 @@ func (b *bench) overload(ctx context.Context, r *figure.Report) (err error) {
 		threefold, tenfold = append(threefold, three.Goodput()/peaks[seed]), append(tenfold, ten.Goodput()/peaks[seed])
 		memory, recovered = append(memory, float64(after)/float64(resident)), append(recovered, again.Goodput()/again.Offered())
 	}
-	r.AddRuns("overload.peak_goodput", slices.Collect(maps.Values(peaks)), "req/s", fmt.Sprintf("the best of offered loads from .9 to 1.2 of what the GPU can do, which is %.1f", overloadCeiling))
+	var highest []float64
+	for _, seed := range slices.Sorted(maps.Keys(peaks)) {
+		highest = append(highest, peaks[seed])
+	}
+	r.AddRuns("overload.peak_goodput", highest, "req/s", fmt.Sprintf("the best of offered loads from .9 to 1.2 of what the GPU can do, which is %.1f", overloadCeiling))
 	r.AddRuns("overload.goodput_ratio_3x", threefold, "ratio", "goodput at three times the peak over the peak")
 	r.AddRuns("overload.goodput_ratio_10x", tenfold, "ratio", "goodput at ten times nine tenths of what the GPU can do, over the peak")
 	r.AddRuns("overload.rss_ratio_10x", memory, "ratio", "resident memory after that, over that at nine tenths right before, when the heap had grown to the collector's bound")
 	r.AddRuns("overload.recovered_ratio", recovered, "ratio", "goodput over the offered load at 0.6 of what the GPU can do, right after")
-	return b.overloadTriton(ctx, r, models, peaks)
+	if err := b.overloadTriton(ctx, r, models, peaks); err != nil {
+		return err
+	}
+	return b.overloadPolicy(ctx, r, models, peaks)
+}
+
+// overloadTimeout is for how long a request may wait by the queue policy of the model with timeouts.
+const overloadTimeout = overloadSLO / 2
+
+// overloadPolicy compares, on real tritonservers, who keeps the queue policy of the model's config.pbtxt: Triton's own queue, or Conch's.
+func (b *bench) overloadPolicy(ctx context.Context, r *figure.Report, models rig.Models, peaks map[uint64]float64) (err error) {
+	if b.server == "" {
+		b.say("no tritonserver: queue policies are not compared (--tritonserver)")
+		return nil
+	}
+	policy := &zoo.DynamicBatching{QueueTimeout: overloadTimeout}
+	tritons, err := rig.StartTritons(ctx, rig.TritonOptions{Server: b.server, Models: models, GPUs: 1, Dynamic: policy})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, tritons.Close()) }()
+	conch, err := rig.StartConch(ctx, rig.ConchOptions{Bin: b.bin, Server: b.server, Models: models, GPUs: 1, Late: "drop", Dynamic: policy})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conch.Close()) }()
+	var own, kept, over []float64
+	for _, seed := range slices.Sorted(maps.Keys(peaks)) {
+		triton, err := b.offer(ctx, tritons, models, 3*peaks[seed], seed)
+		if err != nil {
+			return err
+		}
+		trial, err := b.offer(ctx, conch, models, 3*peaks[seed], seed)
+		if err != nil {
+			return err
+		}
+		own, kept = append(own, triton.Goodput()/peaks[seed]), append(kept, trial.Goodput()/peaks[seed])
+		over = append(over, trial.Goodput()/triton.Goodput())
+	}
+	r.AddRuns("overload.policy.goodput_ratio_3x", kept, "ratio", "goodput at three times the peak over the peak, real tritonserver, a queue policy that refuses after half of the SLO, kept by Conch")
+	r.AddRuns("overload.policy.triton.goodput_ratio_3x", own, "ratio", "the same kept by Triton's own queue, without Conch")
+	r.AddRuns("overload.policy.over_triton", over, "ratio", "the former over the latter")
+	return nil
 }
 
 // overloadTriton offers the same to the same emulated GPU without Conch: with Triton's dynamic batching, which gives nobody up, and with its queue policy
@@ -98,7 +144,7 @@ func (b *bench) overloadTriton(ctx context.Context, r *figure.Report, models rig
 		dynamic    zoo.DynamicBatching
 	}{
 		{"triton", "dynamic batching", zoo.DynamicBatching{}},
-		{"triton_timeout", "dynamic batching, and a queue policy that refuses after half of the SLO", zoo.DynamicBatching{QueueTimeout: overloadSLO / 2}},
+		{"triton_timeout", "dynamic batching, and a queue policy that refuses after half of the SLO", zoo.DynamicBatching{QueueTimeout: overloadTimeout}},
 	} {
 		tritons, err := rig.StartTritons(ctx, rig.TritonOptions{Models: models, GPUs: 1, Dynamic: &c.dynamic})
 		if err != nil {

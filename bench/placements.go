@@ -22,15 +22,17 @@ import (
 type placement struct {
 	name, policy string
 	parameters   map[string]string
+	// search, where there is one, makes the plan that is judged of the policy's.
+	search searching
 }
 
 func placements() []placement {
 	all := []placement{
-		{"gpulet_bestfit", "gpulet", map[string]string{"partitioning": "bestfit"}},
-		{"gpulet_evensplit", "gpulet", map[string]string{"partitioning": "evensplit"}},
+		{name: "gpulet_bestfit", policy: "gpulet", parameters: map[string]string{"partitioning": "bestfit"}},
+		{name: "gpulet_evensplit", policy: "gpulet", parameters: map[string]string{"partitioning": "evensplit"}},
 	}
 	for _, name := range builtin.Names() {
-		all = append(all, placement{name, name, nil})
+		all = append(all, placement{name: name, policy: name})
 	}
 	slices.SortFunc(all, func(a, b placement) int { return strings.Compare(a.name, b.name) })
 	return all
@@ -39,8 +41,16 @@ func placements() []placement {
 // ours is the policy that is compared with the best of the others.
 const ours = "conch"
 
-// Budgets of a plan: evaluations, of those policies that ask for any.
+// evaluations are the budget of a plan, of those policies that ask for any.
 const evaluations = 128
+
+// budget is a part of that with --quick.
+func (b *bench) budget() uint32 {
+	if b.quick {
+		return evaluations / 8
+	}
+	return evaluations
+}
 
 // holds is the part of all requests that may be bad: gpulet's own measure (section 5).
 const holds = .01
@@ -79,6 +89,10 @@ type contest struct {
 	placement
 	// held is the step of the highest load that held; below deepest where none did.
 	held int
+	// wrong are the loads that held before judges whose profiles are wrong, one a draw.
+	wrong []float64
+	// asked are the answers by steps of the load: all judges have the same plans.
+	asked map[int]answer
 	// What it did at the loads that are common to all.
 	over, below answer
 	belowOf     *policy.Snapshot
@@ -87,20 +101,40 @@ type contest struct {
 	took        []float64 // milliseconds per plan
 }
 
-// solve asks the policy for a plan and judges it.
-func (c *contest) solve(ctx context.Context, load float64, changes ...func(*policy.Snapshot)) (answer, *policy.Snapshot, error) {
-	q, err := c.arena.ask(load, c.bench.seed, c.bench.simulated(1), func(s *policy.Snapshot) {
-		s.Objective = policy.Objective_OBJECTIVE_MAX_GOODPUT
+// question is what the policy is asked on fixed GPUs.
+func (c *contest) question(load float64, changes ...func(*policy.Snapshot)) (question, error) {
+	return c.arena.ask(load, c.bench.seed, c.bench.simulated(1), func(s *policy.Snapshot) {
+		s.Objective, s.Evaluations = policy.Objective_OBJECTIVE_MAX_GOODPUT, c.bench.budget()
+		c.withApps(s)
 		for _, change := range changes {
 			change(s)
 		}
 	})
+}
+
+// solve asks the policy for a plan and judges it.
+func (c *contest) solve(ctx context.Context, load float64, changes ...func(*policy.Snapshot)) (answer, *policy.Snapshot, error) {
+	q, err := c.question(load, changes...)
 	if err != nil {
 		return answer{}, nil, err
 	}
 	a, took, err := judged(ctx, c.placement, q)
 	c.took = append(c.took, took)
 	return a, q.snapshot, err
+}
+
+// answerAt is what the policy answers at a step of the load.
+func (c *contest) answerAt(ctx context.Context, k int) (answer, error) {
+	a, known := c.asked[k]
+	if known {
+		return a, nil
+	}
+	a, _, err := c.solve(ctx, c.arena.at(k))
+	if c.asked == nil {
+		c.asked = map[int]answer{}
+	}
+	c.asked[k] = a
+	return a, err
 }
 
 // bill is what a load takes on an elastic cluster. GPUs and cost are means over plans, loads, loading and stops over changes of plan.
@@ -129,8 +163,9 @@ func (c *contest) rent(ctx context.Context, load float64) (bill, error) {
 		s := keep(c.arena.world(), c.arena.mix)
 		var q question
 		cheapest := func(s *policy.Snapshot) {
+			c.withApps(s)
 			doubled(s)
-			s.Objective, s.Seed, s.Current = policy.Objective_OBJECTIVE_MIN_COST, c.bench.seed, last
+			s.Objective, s.Seed, s.Current, s.Evaluations = policy.Objective_OBJECTIVE_MIN_COST, c.bench.seed, last, c.bench.budget()
 			s.Revision = uint64(i + 1) //nolint:gosec // small
 		}
 		var err error
@@ -173,10 +208,7 @@ func (b *bill) change(c *try.Change) {
 
 // judged asks a policy, and simulates its plan under the traffic that it saw and under that which it did not.
 func judged(ctx context.Context, p placement, q question) (a answer, ms float64, err error) {
-	if p.policy == "infaas" {
-		withApps(q.snapshot)
-	}
-	session, err := try.Open(ctx, try.Options{Policy: p.policy, Parameters: p.parameters, Evaluations: evaluations, Traffic: q.recorded, Outcome: true})
+	session, err := try.Open(ctx, try.Options{Policy: p.policy, Parameters: p.parameters, Traffic: q.recorded, Outcome: true})
 	if err != nil {
 		return a, 0, err
 	}
@@ -194,12 +226,22 @@ func judged(ctx context.Context, p placement, q question) (a answer, ms float64,
 		return a, ms, nil
 	}
 	a.plan, a.change, a.foreseen, a.promised = t.Plan, t.Change, t.Outcome, countedOn(q.snapshot, t.Plan)
-	a.simulated, err = q.judge(ctx, t.Plan)
+	if p.search != nil {
+		if a.plan, a.refused, err = p.searched(ctx, q, t.Plan); err != nil || a.refused != "" {
+			return a, ms, err
+		}
+	}
+	if a.simulated, err = q.judge(ctx, a.plan); err == nil {
+		a.refused = strings.Join(a.simulated.GetViolations(), "; ")
+	}
 	return a, ms, err
 }
 
-// withApps makes every model the one variant of an app that is not asked for by name: infaas plans for apps, and there is nothing to choose here.
-func withApps(s *policy.Snapshot) {
+// withApps makes every model the one variant of an app that is not asked for by name, for infaas: it plans for apps, and there is nothing to choose here.
+func (p placement) withApps(s *policy.Snapshot) {
+	if p.policy != "infaas" {
+		return
+	}
 	for _, m := range s.GetModels() {
 		s.Apps = append(s.Apps, &policy.App{Name: "app-" + m.GetName(), SloUs: m.GetSloUs(), Variants: []*policy.Variant{{Model: m.GetName(), Accuracy: 1}}})
 	}
@@ -236,7 +278,7 @@ const deepest = -240
 // search finds the highest load that holds, from a step on.
 func (c *contest) search(ctx context.Context, from int) error {
 	held, err := highestStep(from, func(k int) (bool, error) {
-		a, _, err := c.solve(ctx, c.arena.at(k))
+		a, err := c.answerAt(ctx, k)
 		return a.holds(), err
 	})
 	if err != nil {
@@ -284,12 +326,15 @@ func highestStep(from int, holds func(int) (bool, error)) (int, error) {
 	return low, nil
 }
 
-// load that held, in requests per second; 0 where none did.
-func (c *contest) load() float64 {
-	if c.held < deepest {
+// load that held.
+func (c *contest) load() float64 { return c.arena.held(c.held) }
+
+// held is the load of a step that held, in requests per second; 0 where none did.
+func (a arena) held(k int) float64 {
+	if k < deepest {
 		return 0
 	}
-	return c.arena.at(c.held)
+	return a.at(k)
 }
 
 // Loads that all policies are asked about, as parts of the highest that any of them held: on the fixed GPUs past it and below it, and on twice as many.
@@ -392,6 +437,11 @@ func (b *bench) placementMatrix(ctx context.Context, r *figure.Report) error {
 
 func lineOf(lines [][]*contest, c *contest) int {
 	return slices.IndexFunc(lines, func(line []*contest) bool { return line[0].arena.name == c.arena.name })
+}
+
+// ourContest is that of our policy.
+func ourContest(line []*contest) *contest {
+	return line[slices.IndexFunc(line, func(c *contest) bool { return c.name == ours })]
 }
 
 // bestOf is the contest with the highest value among the others' policies.

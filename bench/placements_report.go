@@ -6,7 +6,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/conch-serving/conch/internal/figure"
@@ -18,9 +17,6 @@ func (c *contest) report(r *figure.Report) {
 		r.Add("placements."+c.arena.name+"."+c.name+"."+what, v, unit, note)
 	}
 	add("held", c.load(), "req/s", "highest load with at most 1% bad of all requests")
-	if slices.Contains([]string{ours, "alpaserve"}, c.name) {
-		add("plan_ms", median(c.took), "ms", fmt.Sprintf("a plan with %d evaluations, wall time", evaluations))
-	}
 	if c.over.refused == "" {
 		add("goodput", c.over.simulated.GetGoodput(), "req/s", "at 1.3 times what the best policy holds")
 	}
@@ -73,7 +69,7 @@ func placementSummary(lines [][]*contest, r *figure.Report) {
 	}
 	for _, line := range lines {
 		name := line[0].arena.name
-		us := line[slices.IndexFunc(line, func(c *contest) bool { return c.name == ours })]
+		us := ourContest(line)
 		if o := bestOf(line, (*contest).load); o.load() > 0 {
 			ratio(name, "held", us.load()/o.load(), o.name)
 		}

@@ -4,9 +4,12 @@
 package main
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -35,6 +38,43 @@ func TestPlacementsOfOneScenario(t *testing.T) {
 
 	b, _ = tiny("nowhere")
 	require.ErrorContains(t, b.placementMatrix(t.Context(), r), "nowhere")
+}
+
+// One scenario before the judges, in small: the best of the others are improved, and conch is asked without their plans.
+func TestJudgesOfOneScenario(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds of simulations")
+	}
+	b, _ := tiny("tight_heavy")
+	r := &figure.Report{File: "placements-judges", Command: "make bench BENCH=placements-judges"}
+	require.NoError(t, b.placementJudges(t.Context(), r))
+	require.NoError(t, r.Validate())
+	f := figuresOf(r)
+	best, improved, how := 0.0, 0.0, 0
+	for _, p := range rivals() {
+		held, ok := f["judges.tight_heavy."+p.name+".held"]
+		require.True(t, ok, p.name)
+		require.Contains(t, f, "judges.tight_heavy."+p.name+".held_wrong")
+		if p.name == ours {
+			continue
+		}
+		best = max(best, held)
+		if v, ok := f["judges.tight_heavy."+p.name+".improved"]; ok {
+			require.GreaterOrEqual(t, v, .9*held, "%s: a plan that is improved holds about as much at least, by arrivals that the search did not see", p.name)
+			improved, how = max(improved, v), how+1
+		}
+	}
+	require.Equal(t, mostImproved, how)
+	require.InDelta(t, f["judges.tight_heavy.conch.held"]/best, f["judges.tight_heavy.over_best"], 1e-9)
+	require.InDelta(t, f["judges.tight_heavy.conch.held"]/improved, f["judges.tight_heavy.over_improved"], 1e-9)
+	require.InDelta(t, f["judges.tight_heavy.conch.held"]/f["judges.tight_heavy.conch.alone"], f["judges.tight_heavy.over_alone"], 1e-9)
+	for _, name := range []string{"best_wrong", "improved_wrong", "alone_wrong"} {
+		require.Positive(t, f["judges.tight_heavy.over_"+name], name)
+	}
+	require.Contains(t, judgesTable(byNameOf([]*figure.Report{r})), "`tight_heavy`")
+
+	b, _ = tiny("nowhere")
+	require.ErrorContains(t, b.placementJudges(t.Context(), r), "nowhere")
 }
 
 // A policy that holds little is found to hold that, and not nothing.
@@ -76,6 +116,35 @@ func TestQuestions(t *testing.T) {
 			require.InEpsilon(t, load, float64(len(q.unseen.Arrivals))/q.unseen.Length.Seconds(), .15, a.name)
 		}
 	}
+}
+
+// The second judge's profiles are off by 15% in both directions, others in each draw, and the question that the policy sees stays as it was.
+func TestProfilesThatAreWrong(t *testing.T) {
+	all, err := arenas()
+	require.NoError(t, err)
+	q, err := all[0].ask(1000, 1, .1, nil)
+	require.NoError(t, err)
+	given := proto.CloneOf(q.snapshot)
+	var draws []string
+	for draw := range profileDraws {
+		w := q.wrong(draw)
+		signs := ""
+		for i, p := range w.judging.GetProfiles() {
+			ratio := p.GetPoints()[0].GetLatencyUs().GetValue() / given.GetProfiles()[i].GetPoints()[0].GetLatencyUs().GetValue()
+			require.InDelta(t, profileError, math.Abs(ratio-1), 1e-9)
+			for k, at := range p.GetPoints() {
+				require.InEpsilon(t, ratio*given.GetProfiles()[i].GetPoints()[k].GetLatencyUs().GetValue(), at.GetLatencyUs().GetValue(), 1e-9, "all points of a profile are off alike")
+				require.InEpsilon(t, ratio*given.GetProfiles()[i].GetPoints()[k].GetLatencyUpperUs(), at.GetLatencyUpperUs(), 1e-9)
+			}
+			signs += map[bool]string{true: "+", false: "-"}[ratio > 1]
+		}
+		draws = append(draws, signs)
+	}
+	require.True(t, proto.Equal(given, q.snapshot))
+	t.Log(draws)
+	require.Contains(t, strings.Join(draws, ""), "+")
+	require.Contains(t, strings.Join(draws, ""), "-")
+	require.NotEqual(t, draws[0], draws[1])
 }
 
 func TestClusters(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/triton"
@@ -148,7 +148,7 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 			}
 		}
 	}
-	return nil
+	return b.neighbour(ctx, r, ways)
 }
 
 // foreignServer is a server that no conch started, on TCP ports, with the models of the payloads: what clients call that have no proxy.
@@ -202,7 +202,7 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 	for _, w := range ways {
 		times[w.name] = &account{}
 	}
-	clock := minitriton.SystemClock()
+	machine := clock.System()
 	length := 200 * time.Millisecond // the first round only warms up
 	for range b.roundsOr(5) + 1 {
 		for i, w := range ways {
@@ -218,7 +218,7 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 				return err
 			}
 			bounded, cancel := context.WithTimeout(ctx, length+patience) // a reverse may lose a call for good
-			got, err := loadgen.Closed(bounded, callers, length, calls[i], clock)
+			got, err := loadgen.Closed(bounded, callers, length, calls[i], machine)
 			cancel()
 			if err != nil && w.reverse {
 				b.say(fmt.Sprintf("%s: %s is left out: %v", name, w.name, err))

@@ -5,11 +5,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime"
 	"strings"
-	"sync"
 	"text/tabwriter"
 
 	"github.com/conch-serving/conch/internal/figure"
@@ -127,46 +124,29 @@ func (b *bench) measure(ctx context.Context, rows []*row, seeds int) error {
 
 // runAll asks the rows that are functions of a seed.
 func (b *bench) runAll(ctx context.Context, rows []*row, seeds int) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	type job struct {
 		row  *row
 		seed int
 	}
-	work := make(chan job)
-	failures := make([]error, runtime.GOMAXPROCS(0))
-	var group sync.WaitGroup
-	for i := range failures {
-		group.Go(func() {
-			for j := range work {
-				v, err := j.row.run(ctx, b.seed+uint64(j.seed))
-				if err != nil {
-					failures[i] = fmt.Errorf("%s: %w", j.row.figure, err)
-					cancel()
-					return
-				}
-				j.row.runs[j.seed] = v
-				b.say(fmt.Sprintf("%s, seed %d: %s %s", j.row.figure, b.seed+uint64(j.seed), figure.Number(v), j.row.unit))
-			}
-		})
-	}
-feed:
+	var jobs []job
 	for _, row := range rows {
 		if row.run == nil {
 			continue
 		}
 		row.runs = make([]float64, seeds)
 		for k := range seeds {
-			select {
-			case work <- job{row, k}:
-			case <-ctx.Done():
-				break feed
-			}
+			jobs = append(jobs, job{row, k})
 		}
 	}
-	close(work)
-	group.Wait()
-	return errors.Join(append(failures, ctx.Err())...)
+	return onAllCores(ctx, jobs, func(ctx context.Context, j job) error {
+		v, err := j.row.run(ctx, b.seed+uint64(j.seed)) //nolint:gosec // few
+		if err != nil {
+			return fmt.Errorf("%s: %w", j.row.figure, err)
+		}
+		j.row.runs[j.seed] = v
+		b.say(fmt.Sprintf("%s, seed %d: %s %s", j.row.figure, b.seed+uint64(j.seed), figure.Number(v), j.row.unit)) //nolint:gosec // few
+		return nil
+	})
 }
 
 // all are what a cell's searches found, seed by seed; of one of several equal parts, what all of them hold.

@@ -302,8 +302,9 @@ func (b *bench) headlineRows(a arena) (rows []*row) {
 func (b *bench) throughputRows(named map[string]arena) (rows []*row) {
 	const ours = "geometric mean over the seven; the paper's latencies are not published, those here are ours (bench/policies.go)"
 	schedulers := map[string]placement{
-		"nexus": {"nexus", "nexus", nil}, "gpulet": {"gpulet", "gpulet", nil}, "gpulet_blind": {"gpulet_blind", "gpulet", map[string]string{"interference": "off"}},
-		"gpulet_bestfit": {"gpulet_bestfit", "gpulet", map[string]string{"partitioning": "bestfit"}},
+		"nexus": {name: "nexus", policy: "nexus"}, "gpulet": {name: "gpulet", policy: "gpulet"},
+		"gpulet_blind":   {name: "gpulet_blind", policy: "gpulet", parameters: map[string]string{"interference": "off"}},
+		"gpulet_bestfit": {name: "gpulet_bestfit", policy: "gpulet", parameters: map[string]string{"partitioning": "bestfit"}},
 	}
 	seven := []string{"game", "traffic", "scen1", "scen2", "scen3", "scen4", "scen5"}
 	for _, comparison := range []struct {

@@ -103,6 +103,15 @@ func onAllCores[T any](ctx context.Context, all []T, do func(context.Context, T)
 	return group.Wait()
 }
 
+// indices of a list, for onAllCores.
+func indices[T any](list []T) []int {
+	all := make([]int, len(list))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
 // rates are what a search found with each seed.
 func rates(f *sim.Found) (all []float64) {
 	for _, h := range f.All {

@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
@@ -113,7 +113,7 @@ func (b *bench) processorTime(ctx context.Context, r *figure.Report, protocol st
 			if err != nil {
 				return err
 			}
-			got, err := loadgen.Closed(ctx, sizingCallers, trialTime, calls[i], minitriton.SystemClock())
+			got, err := loadgen.Closed(ctx, sizingCallers, trialTime, calls[i], clock.System())
 			if err != nil {
 				return err
 			}

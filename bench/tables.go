@@ -16,7 +16,7 @@ var block = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n.*?<!-- end -->`)
 
 // tables are the blocks by name.
 var tables = map[string]func(byName) string{
-	"ablation": ablationTable, "unseen": unseenTable, "live": liveTable, "latency": latencyTable, "throughput": throughputTable,
+	"ablation": ablationTable, "unseen": unseenTable, "judges": judgesTable, "pipelines": pipelinesTable, "live": liveTable, "latency": latencyTable, "throughput": throughputTable,
 	"held": heldTable, "past": pastTable, "elastic": elasticTable, "changes": changeTable, "foreseen": foreseenTable, "losses": lossTable, "gains": gainTable, "published": publishedTable,
 }
 
@@ -80,7 +80,7 @@ func liveTable(f byName) string {
 		rows = append(rows, []string{title, f.cell("live.1on4."+name, decimals), f.cell("live.8on4."+name, decimals)})
 	}
 	for _, kind := range [][2]string{{"dynamic", "dynamic"}, {"batch", "batch"}, {"preferred", "preferred"}, {"timeouts", "queue_timeout"}, {"dedicated", "dedicated"}, {"rate limiter", "rate_limiter"}, {"affine", "affine"}} {
-		add("Triton, a server per GPU, "+kind[0]+", req/s", "triton."+kind[1]+".screened", 0)
+		add("Triton, a server per GPU, "+kind[0]+", screened", "triton."+kind[1]+".screened", 0)
 		add("Triton, a server per GPU, "+kind[0]+", req/s", "triton."+kind[1]+".goodput", 0)
 	}
 	for _, kind := range [][2]string{{"dynamic", "dynamic"}, {"free", "free"}, {"batch", "batch"}, {"preferred", "preferred"}, {"rate limiter", "limiter"}, {"copies", "copies"}} {
@@ -93,8 +93,9 @@ func liveTable(f byName) string {
 	add("Conch, with drops: `eager`, `window`", "conch.eager.goodput", 0)
 	add("Conch, with drops: `eager`, `thrift`", "conch.eager_thrift.goodput", 0)
 	add("**Conch**", "conch.goodput", 0)
-	add("Conch, attached at one address", "conch.attached.goodput", 0)
-	add("Conch, attached at an address for each GPU", "conch.attached_each.goodput", 0)
+	add("Conch, attached at one address, one execution at a time, screened", "conch.attached.screened", 0) // of a run before there were several
+	add("Conch, attached at one address, an execution for each GPU", "conch.attached_at_once.goodput", 0)
+	add("Conch, attached at one address, an execution for each GPU, screened", "conch.attached_at_once.screened", 0)
 	add("Conch over the best of Triton (`goodput_ratio`)", "goodput_ratio", 2)
 	add("over the best of one server for all GPUs (`to_node`)", "to_node", 2)
 	add("over the best of a server per GPU (`to_each`)", "to_each", 2)

@@ -6,13 +6,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 
 	"gonum.org/v1/gonum/stat"
@@ -174,36 +171,18 @@ func (b *bench) drawnLoads(seed uint64) (all []draw) {
 // verdicts are those of the loads that --only lets through, in their order.
 func (b *bench) verdicts(ctx context.Context, set string, loads []draw) ([]*verdict, error) {
 	loads = slices.DeleteFunc(loads, func(d draw) bool { return !strings.Contains("unseen."+set+"."+d.name, b.only) })
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	all := make([]*verdict, len(loads))
-	work := make(chan int)
-	failures := make([]error, runtime.GOMAXPROCS(0))
-	var group sync.WaitGroup
-	for i := range failures {
-		group.Go(func() {
-			for k := range work {
-				d := loads[k]
-				o, err := d.against(ctx, b.seed, b.roundsOr(2))
-				if err != nil {
-					failures[i] = fmt.Errorf("%s: %w", d.name, err)
-					cancel()
-					return
-				}
-				all[k] = o
-				b.say(fmt.Sprintf("%s: %.1f req/s, %s with %s %.1f, %.3f", d.name, o.adaptive, o.rival.Discipline, o.rival.DropPolicy, o.other, o.ratio()))
-			}
-		})
-	}
-	for k := range loads {
-		select {
-		case work <- k:
-		case <-ctx.Done():
+	err := onAllCores(ctx, indices(loads), func(ctx context.Context, k int) error {
+		d := loads[k]
+		o, err := d.against(ctx, b.seed, b.roundsOr(2))
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
 		}
-	}
-	close(work)
-	group.Wait()
-	return all, errors.Join(append(failures, ctx.Err())...)
+		all[k] = o
+		b.say(fmt.Sprintf("%s: %.1f req/s, %s with %s %.1f, %.3f", d.name, o.adaptive, o.rival.Discipline, o.rival.DropPolicy, o.other, o.ratio()))
+		return nil
+	})
+	return all, err
 }
 
 // unseenSet is a set of loads: those that a seed draws, or, with seed 0, the named ones.

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/rig"
 )
 
@@ -30,7 +30,7 @@ func (d *demo) keepBusy(ctx context.Context, conch *rig.Conch, rate float64) <-c
 			d.say("conch is left without load: " + err.Error())
 			return
 		}
-		_, err = loadgen.Run(ctx, loadgen.Load{Models: models, Rate: rate, Measure: 365 * 24 * time.Hour, Until: ctx.Done(), Seed: d.scenario.contest.Seed, Patience: time.Second}, calls, minitriton.SystemClock())
+		_, err = loadgen.Run(ctx, loadgen.Load{Models: models, Rate: rate, Measure: 365 * 24 * time.Hour, Until: ctx.Done(), Seed: d.scenario.contest.Seed, Patience: time.Second}, calls, clock.System())
 		if err = errors.Join(err, calls.Close()); err != nil && ctx.Err() == nil {
 			d.say("the load ended: " + err.Error())
 		}

@@ -167,10 +167,7 @@ func (e *emitting) backbone(ctx context.Context) error {
 	if most < 2 {
 		return errors.New("max_batch_size is 1: no batch could hold rows of two members")
 	}
-	built, err := e.a.cut.groupModel()
-	if err != nil {
-		return err
-	}
+	built := e.a.cut.groupModel()
 	e.m.HeadsTogether = built.stack != nil
 	e.m.Proof = e.a.cut.members[0].proof(e.a.cut.backbone)
 	if built.stack != nil {

@@ -108,7 +108,7 @@ func sameInputs(a, b *graph) bool {
 }
 
 // groupModel builds the graph, and says how it got each member's outputs.
-func (c *cut) groupModel() (*grouping, error) {
+func (c *cut) groupModel() *grouping {
 	first := c.members[0]
 	g := &grouping{c: c, names: map[string]bool{}, source: &derived{owners: owners{}, made: map[*onnx.Tensor]func() ([]byte, error){}}}
 	opsets := map[string]int64{}
@@ -137,11 +137,11 @@ func (c *cut) groupModel() (*grouping, error) {
 	g.member = g.guarded()
 	if g.stack != nil {
 		g.stacked()
-		return g, nil
+		return g
 	}
 	g.count = g.node("Shape", []string{g.member}, "")
 	g.apart()
-	return g, nil
+	return g
 }
 
 // makeSlots decides which outputs the group has: one that all members declare alike, sizes fixed, has its own name.

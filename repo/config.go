@@ -98,7 +98,7 @@ func Manage(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	edited := false
-	batched, _ := Batchable(before)
+	batched := takesOver(before)
 	if i := slices.IndexFunc(nodes, named("dynamic_batching")); batched && i >= 0 {
 		edited = true
 		nodes[i] = &ast.Node{PreComments: append(nodes[i].PreComments, "# dynamic_batching removed: Conch forms the batches.")}
@@ -120,6 +120,19 @@ func Manage(text []byte) ([]byte, error) {
 		return nil, &SyntaxError{Text: fmt.Sprintf("cannot be edited without changing its meaning; remove dynamic_batching and write max_batch_size by hand (%v)", err)}
 	}
 	return after, nil
+}
+
+// takesOver reports whether Conch forms the batches of a model that its author configured so: without dynamic_batching, requests may share a batch. What
+// dynamic_batching asks of the queue is kept by Conch's own: delays by its disciplines, and priorities, queue limits and timeouts as Triton documents them
+// (batch.QueuePolicy). Only the order of answers is not.
+func takesOver(written *tritonpb.ModelConfig) bool {
+	served := written
+	if d := written.GetDynamicBatching(); d != nil && !d.GetPreserveOrdering() {
+		served = proto.CloneOf(written)
+		served.SchedulingChoice = nil
+	}
+	ok, _ := Batchable(served)
+	return ok
 }
 
 // parseTree parses the text into a syntax tree that keeps its comments.
@@ -198,13 +211,13 @@ func ServedVersions(c *tritonpb.ModelConfig, versions []int64) []int64 {
 	}
 }
 
-// Batchable says whether requests of the model may share a batch, and if not,
-// why. It is a statement about the model; single requests may still have to go
+// Batchable says whether requests of a model that a server has with this configuration
+// may share a batch, and if not, why. It is a statement about the model; single requests may still have to go
 // alone (shared memory, classification).
 func Batchable(c *tritonpb.ModelConfig) (ok bool, reason string) {
 	switch {
 	case c.GetEnsembleScheduling() != nil || c.GetPlatform() == "ensemble":
-		return false, "ensemble: its steps are scheduled inside Triton"
+		return false, "ensemble: its steps are executed, not the ensemble itself"
 	case c.GetSequenceBatching() != nil:
 		return false, "sequence batching: requests of a sequence keep to one instance and their order"
 	case c.GetModelTransactionPolicy().GetDecoupled():
@@ -239,11 +252,20 @@ func Batchable(c *tritonpb.ModelConfig) (ok bool, reason string) {
 	return true, ""
 }
 
-// ownQueue says whether the author asks of Triton's queue what only that keeps
-// (model configuration, "Dynamic Batcher"): limits, priorities, order.
+// ownQueue says whether the server's queue has rules of its own (model configuration, "Dynamic Batcher"): limits, priorities, order. Of a model of
+// Conch's own servers that is order alone: see takesOver.
 func ownQueue(d *tritonpb.ModelDynamicBatching) bool {
 	all := d.GetDefaultQueuePolicy()
 	return d.GetPriorityLevels() > 0 || d.GetPreserveOrdering() || all.GetMaxQueueSize() > 0 || all.GetDefaultTimeoutMicroseconds() > 0
+}
+
+// QueuePolicy is the dynamic_batching of a model of which Conch's queue keeps the priorities, limits and timeouts; nil: it asks for none, or its servers
+// keep them.
+func (m *Model) QueuePolicy() *tritonpb.ModelDynamicBatching {
+	if d := m.Written.GetDynamicBatching(); ownQueue(d) && m.Config.GetSchedulingChoice() == nil {
+		return d
+	}
+	return nil
 }
 
 // asSyntaxError makes a *SyntaxError of any error of this file.

@@ -138,12 +138,15 @@ func TestServedVersions(t *testing.T) {
 	}
 }
 
-// managed takes out what Manage takes out: dynamic batching, where Conch forms
-// the batches in its place.
+// managed takes out what Manage takes out: dynamic batching with its queue policies,
+// where Conch forms the batches in its place and no order is to be kept.
 func managed(c *tritonpb.ModelConfig) *tritonpb.ModelConfig {
-	c = proto.CloneOf(c)
-	if ok, _ := repo.Batchable(c); ok {
-		c.SchedulingChoice = nil
+	without := proto.CloneOf(c)
+	if c.GetDynamicBatching() != nil {
+		without.SchedulingChoice = nil
+	}
+	if ok, _ := repo.Batchable(without); ok && !c.GetDynamicBatching().GetPreserveOrdering() {
+		return without
 	}
 	return c
 }
@@ -171,7 +174,7 @@ func TestManageChangesNothingElse(t *testing.T) {
 	})
 }
 
-// configs draws configurations; dynamic batching is one line, so that no
+// configs draws configurations; dynamic batching that is taken out is one line, so that no
 // comment falls inside it.
 func configs(t *rapid.T) *tritonpb.ModelConfig {
 	name := rapid.StringMatching(`[a-zA-Z_#"'\\ ]{0,8}`)
@@ -189,7 +192,8 @@ func configs(t *rapid.T) *tritonpb.ModelConfig {
 		c.Parameters[name.Draw(t, "key")] = &tritonpb.ModelParameter{StringValue: rapid.String().Filter(func(s string) bool { return !strings.Contains(s, "# note ") }).Draw(t, "value")}
 	}
 	if rapid.Bool().Draw(t, "dynamic") {
-		c.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: &tritonpb.ModelDynamicBatching{}}
+		d := &tritonpb.ModelDynamicBatching{PreserveOrdering: rapid.Bool().Draw(t, "ordered")}
+		c.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: d}
 	}
 	return c
 }

@@ -4,7 +4,7 @@
 package repo
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/internal/store"
 )
 
 // Options of Open.
@@ -25,22 +27,32 @@ type Options struct {
 	// Emulated accepts models without the files of a real backend if minitriton
 	// serves them by their parameters alone.
 	Emulated bool
+	// Revisions keeps the revisions; nil: the directory of Open does.
+	Revisions store.Store
+	// Files is the directory of the models' content; empty: it is in the directory of Open. Who has the same Revisions has to have the same Files.
+	Files string
 }
 
 // Store holds the revisions of a model repository. Its methods may be called
 // from any goroutine.
 type Store struct {
-	files    files
-	db       *bbolt.DB
-	emulated bool
+	files     files
+	db        *bbolt.DB
+	revisions store.Store
+	emulated  bool
 	// writing serialises whatever changes files or revisions. Reads go past it:
 	// files and revisions never change once they can be found.
 	writing sync.Mutex
 	staging locks
 }
 
+const (
+	revisionsBucket = "revisions"
+	// lastBucket has under lastKey the number of the last revision that was made, which may have been withdrawn.
+	lastBucket, lastKey = "revisions.last", "last"
+)
+
 var (
-	revisionsBucket = []byte("revisions")
 	// seenBucket remembers the digests of the operator's files by what stat says
 	// of them, so that an unchanged file is not read again.
 	seenBucket = []byte("seen")
@@ -49,8 +61,8 @@ var (
 // Open opens the store in directory dir, or makes it. One process at a time can
 // hold a store; the second gets an error after a second.
 func Open(dir string, o Options) (*Store, error) {
-	s := &Store{files: files{root: filepath.Join(dir, "files")}, emulated: o.Emulated}
-	if err := os.MkdirAll(s.files.root, 0o755); err != nil {
+	s := &Store{files: files{root: cmp.Or(o.Files, filepath.Join(dir, "files"))}, revisions: o.Revisions, emulated: o.Emulated}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(s.files.root, 0o755)); err != nil {
 		return nil, fmt.Errorf("repository store: %w", err)
 	}
 	db, err := bbolt.Open(filepath.Join(dir, "revisions.db"), 0o600, &bbolt.Options{Timeout: time.Second})
@@ -58,13 +70,12 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("repository store %s: %w; is another conch running on it?", dir, err)
 	}
 	s.db = db
+	if s.revisions == nil {
+		s.revisions = store.NewBolt(db)
+	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{revisionsBucket, seenBucket} {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err := tx.CreateBucketIfNotExists(seenBucket)
+		return err
 	})
 	if err == nil {
 		err = s.files.sweep()
@@ -145,7 +156,7 @@ func (s *Store) Withdraw(_ context.Context, id string) error {
 	if err != nil || newest.ID != id {
 		return fmt.Errorf("withdraw %s: %w; the newest is %s", id, ErrNoRevision, newest.ID)
 	}
-	if err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(revisionsBucket).Delete(revisionKey(n)) }); err != nil {
+	if err := s.revisions.Write(store.Change{Bucket: revisionsBucket, Key: revisionKey(n)}); err != nil {
 		return fmt.Errorf("withdraw %s: %w", id, err)
 	}
 	return nil
@@ -168,23 +179,44 @@ func (s *Store) commit(r *Revision, unlessSame bool) (*Revision, error) {
 			return parent, nil
 		}
 	}
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(revisionsBucket)
-		n, err := b.NextSequence()
-		if err != nil {
-			return err
-		}
-		r.ID = "r" + strconv.FormatUint(n, 10)
-		text, err := json.Marshal(r.imported())
-		if err != nil {
-			return err
-		}
-		return b.Put(revisionKey(n), text)
-	})
+	last, err := s.last()
+	if err == nil {
+		err = s.write(r, last+1)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write revision: %w", err)
 	}
 	return r, nil
+}
+
+// last is the number of the last revision that was made.
+func (s *Store) last() (uint64, error) {
+	text, err := s.revisions.Get(lastBucket, lastKey)
+	if err != nil {
+		return 0, err
+	}
+	if text != nil {
+		return strconv.ParseUint(string(text), 10, 64)
+	}
+	// The conch that made it did not write its number down.
+	keys, err := s.revisions.Keys(revisionsBucket)
+	if err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	return binary.BigEndian.Uint64([]byte(keys[len(keys)-1])), nil
+}
+
+// write numbers a revision and writes it down.
+func (s *Store) write(r *Revision, number uint64) error {
+	r.ID = "r" + strconv.FormatUint(number, 10)
+	text, err := json.Marshal(r.imported())
+	if err != nil {
+		return err
+	}
+	return s.revisions.Write(
+		store.Change{Bucket: revisionsBucket, Key: revisionKey(number), Value: text},
+		store.Change{Bucket: lastBucket, Key: lastKey, Value: strconv.AppendUint(nil, number, 10)},
+	)
 }
 
 // imported is the revision without the problems of the store.
@@ -221,11 +253,7 @@ func (s *Store) Get(id string) (*Revision, error) {
 	if err != nil {
 		return nil, err
 	}
-	var text []byte
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		text = bytes.Clone(tx.Bucket(revisionsBucket).Get(revisionKey(n)))
-		return nil
-	})
+	text, err := s.revisions.Get(revisionsBucket, revisionKey(n))
 	if err != nil {
 		return nil, fmt.Errorf("read revision %s: %w", id, err)
 	}
@@ -237,16 +265,9 @@ func (s *Store) Get(id string) (*Revision, error) {
 
 // Log lists up to limit revisions (all for 0), newest first.
 func (s *Store) Log(limit int) ([]*Revision, error) {
-	var texts [][]byte
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		c := tx.Bucket(revisionsBucket).Cursor()
-		for k, v := c.Last(); k != nil && (limit == 0 || len(texts) < limit); k, v = c.Prev() {
-			texts = append(texts, bytes.Clone(v))
-		}
-		return nil
-	})
+	texts, err := s.texts(limit)
 	if err != nil {
-		return nil, fmt.Errorf("read revisions: %w", err)
+		return nil, err
 	}
 	revisions := make([]*Revision, len(texts))
 	for i, text := range texts {
@@ -255,6 +276,27 @@ func (s *Store) Log(limit int) ([]*Revision, error) {
 		}
 	}
 	return revisions, nil
+}
+
+// texts are the newest revisions as they were written down, newest first; all for a limit of 0.
+func (s *Store) texts(limit int) (texts [][]byte, err error) {
+	keys, err := s.revisions.Keys(revisionsBucket)
+	if err != nil {
+		return nil, fmt.Errorf("read revisions: %w", err)
+	}
+	for _, key := range slices.Backward(keys) {
+		if limit > 0 && len(texts) == limit {
+			break
+		}
+		text, err := s.revisions.Get(revisionsBucket, key)
+		if err != nil {
+			return nil, fmt.Errorf("read revisions: %w", err)
+		}
+		if text != nil { // else it was withdrawn since
+			texts = append(texts, text)
+		}
+	}
+	return texts, nil
 }
 
 // List lists the models of a revision, sorted by name; those of the current
@@ -304,4 +346,4 @@ func (s *Store) configure(m *Model) error {
 	return s.written(m)
 }
 
-func revisionKey(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+func revisionKey(n uint64) string { return string(binary.BigEndian.AppendUint64(nil, n)) }

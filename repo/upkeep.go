@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/internal/store"
 )
 
 // Retention says what Collect keeps.
@@ -52,7 +54,7 @@ func (s *Store) Collect(ctx context.Context, r Retention) (Collected, error) {
 	if err != nil {
 		return done, fmt.Errorf("collect: %w", err)
 	}
-	var forget [][]byte
+	var forget []store.Change
 	referenced := map[string]bool{}
 	for i, revision := range all {
 		why := r.InUse[revision.ID]
@@ -64,7 +66,7 @@ func (s *Store) Collect(ctx context.Context, r Retention) (Collected, error) {
 			if err != nil {
 				return done, fmt.Errorf("collect: %w", err)
 			}
-			forget = append(forget, revisionKey(n))
+			forget = append(forget, store.Change{Bucket: revisionsBucket, Key: revisionKey(n)})
 			done.Revisions = append(done.Revisions, revision.ID)
 			continue
 		}
@@ -88,13 +90,11 @@ func (s *Store) Collect(ctx context.Context, r Retention) (Collected, error) {
 	return done, nil
 }
 
-func (s *Store) forget(revisions [][]byte) error {
+func (s *Store) forget(revisions []store.Change) error {
+	if err := s.revisions.Write(revisions...); err != nil {
+		return err
+	}
 	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, key := range revisions {
-			if err := tx.Bucket(revisionsBucket).Delete(key); err != nil {
-				return err
-			}
-		}
 		// What was seen of the operator's files is found out again when needed.
 		if err := tx.DeleteBucket(seenBucket); err != nil {
 			return err
@@ -107,19 +107,18 @@ func (s *Store) forget(revisions [][]byte) error {
 // records are the revisions as they were written down, newest first, whatever has
 // become of their content.
 func (s *Store) records() ([]*Revision, error) {
-	var all []*Revision
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		c := tx.Bucket(revisionsBucket).Cursor()
-		for k, text := c.Last(); k != nil; k, text = c.Prev() {
-			r := &Revision{}
-			if err := json.Unmarshal(text, r); err != nil {
-				return fmt.Errorf("read revision: %w", err)
-			}
-			all = append(all, r)
+	texts, err := s.texts(0)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*Revision, len(texts))
+	for i, text := range texts {
+		all[i] = &Revision{}
+		if err := json.Unmarshal(text, all[i]); err != nil {
+			return nil, fmt.Errorf("read revision: %w", err)
 		}
-		return nil
-	})
-	return all, err
+	}
+	return all, nil
 }
 
 // contents are all the files that a revision holds of a model.

@@ -74,7 +74,7 @@ func reason(err error) string {
 }
 
 // ValidateAll validates every model directory of a repository, and its ensembles
-// with the models that they call.
+// with the models that they call. A repository without a model directory is a warning.
 func ValidateAll(fsys fs.FS, s Strictness) ([]Problem, error) {
 	names, err := modelNames(fsys)
 	if err != nil {
@@ -96,6 +96,9 @@ func ValidateAll(fsys fs.FS, s Strictness) ([]Problem, error) {
 		sortProblems(found[name])
 	}
 	var list []Problem
+	if len(names) == 0 {
+		list = append(list, Problem{Severity: SeverityWarning, File: ".", Text: "no model directory; a model is a directory with config.pbtxt and one directory for each version, such as NAME/1/model.onnx"})
+	}
 	for _, name := range names {
 		list = append(list, found[name]...)
 	}

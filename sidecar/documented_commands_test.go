@@ -58,7 +58,7 @@ func TestMakeInPages(t *testing.T) {
 		}
 		return all
 	}
-	targets, benchmarks := names("../Makefile", `(?m)^([a-z][a-z0-9-]*):`), names("../bench/main.go", `measure\("([a-z-]+)"`)
+	targets, benchmarks := names("../Makefile", `(?m)^([a-z][a-z0-9-]*):`), names("../bench/main.go", `measure\("([a-z0-9-]+)"`)
 	shown := 0
 	for _, page := range pagesBelow(t, "..") {
 		if filepath.Base(page) == "CHANGELOG.md" {

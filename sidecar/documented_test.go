@@ -15,6 +15,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/command"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/handon"
 )
 
 // TestMetricsAreDocumented: the table of docs/operations.md has every metric of
@@ -51,6 +52,7 @@ func described(t *testing.T, c *daemon) map[string]string {
 	go func() {
 		defer close(descriptions)
 		c.registry.Describe(descriptions)
+		new(handon.Front).Describe(descriptions) // in a cluster
 	}()
 	form := regexp.MustCompile(`^Desc\{fqName: "([a-z_]+)", .*variableLabels: \{(.*)\}\}$`)
 	known := map[string]string{}

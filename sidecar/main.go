@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -16,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/conch-serving/conch/sidecar/command"
+	"github.com/conch-serving/conch/sidecar/component/cluster"
 	"github.com/conch-serving/conch/sidecar/component/state"
 )
 
@@ -34,6 +36,10 @@ func main() {
 	serve := func(ctx context.Context, d command.Daemon) error {
 		c := newConch(d, leave.Load)
 		opened, err := c.components().Open(ctx)
+		if errors.Is(err, cluster.ErrStopped) {
+			d.Log.Info(err.Error())
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -42,6 +48,6 @@ func main() {
 	process := command.Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Serve: serve}
 	if err := command.New(process).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "conch:", err)
-		os.Exit(1)
+		os.Exit(command.ExitStatus(err))
 	}
 }

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -45,6 +46,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/estimates"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/merging"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -137,6 +139,7 @@ func (c *conch) components() component.List {
 		{Name: "operators", New: c.newOperators},
 		{Name: "partitions", New: c.newPartitions},
 		{Name: "clients", New: c.newFronts},
+		{Name: "handed on", New: c.newHandedOn},
 		{Name: "statistics of servers", New: c.newServed},
 		{Name: "planning", New: c.newPlanning},
 		{Name: "reload", New: c.newReload},
@@ -172,23 +175,32 @@ func (c *conch) newCluster(ctx context.Context) (_ component.Component, err erro
 		return nil, nil
 	}
 	c.leave = func() bool { return true } // Pods outlive conch: the next one finds them, and their owner takes them along
-	c.cluster, err = cluster.New(ctx, c.Config, c.Log.With("part", "cluster"))
+	c.cluster, err = cluster.New(ctx, c.Config, fronts.MaxConnections(c.Config.Limits.Connections, c.Log), c.Log.With("part", "cluster"))
 	return c.cluster, err
 }
 
 func (c *conch) newState(context.Context) (_ component.Component, err error) {
-	c.state, err = state.Open(c.Config.State, c.Config.Driver.Kind == config.DriverEmbedded, c.Log)
+	o := state.Options{Emulated: c.Config.Driver.Kind == config.DriverEmbedded, Log: c.Log}
+	if c.cluster != nil {
+		o.Store, o.Files = c.cluster.Store, c.cluster.Files
+	}
+	c.state, err = state.Open(c.Config.State, o)
 	return c.state, err
 }
 
 func (c *conch) newMetrics(context.Context) (_ component.Component, err error) {
 	c.registry = prometheus.NewRegistry()
-	c.recent, c.traces = recent.New(observe.Window), record.New(time.Now)
+	c.recent, c.traces = recent.New(recent.Options{Window: observe.Window, Now: time.Now()}), record.New(time.Now)
 	if c.recorder, err = observe.New(c.registry); err != nil {
 		return nil, err
 	}
 	if c.plans, err = observe.NewPlanMetrics(c.registry); err != nil {
 		return nil, err
+	}
+	if c.cluster.Doors() {
+		if err := c.registry.Register(c.cluster.Metrics()); err != nil {
+			return nil, err
+		}
 	}
 	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
 	return nil, errors.Join(c.registry.Register(collectors.NewGoCollector()), c.registry.Register(process))
@@ -233,14 +245,40 @@ func (c *conch) newRegions(context.Context) (component.Component, error) {
 	return component.Closing(func() error { c.regions.Close(); return nil }), nil
 }
 
-func (c *conch) newDispatcher(context.Context) (_ component.Component, err error) {
+// checkMemory checks that the attached servers share memory with conch. One that does not answer yet is not checked: its tensors go through the socket unless it
+// takes what it is offered later.
+func (c *conch) checkMemory(ctx context.Context, over forward.Options) error {
+	for _, e := range c.Config.Driver.Endpoints {
+		bounded, cancel := context.WithTimeout(ctx, memoryPatience)
+		err := router.CheckMemory(bounded, e.GRPC, over)
+		cancel()
+		switch {
+		case errors.Is(err, router.ErrSilent):
+			c.Log.Warn("whether a server shares memory with conch is not known", "server", e.GRPC, "error", err)
+		case err != nil:
+			return fmt.Errorf("driver.sharedMemory: the server at %s shares no memory with conch; it has to be on this host, to have this /dev/shm, to run as conch's user, and to be started without --allow-client-shm=false: %w", e.GRPC, err)
+		}
+	}
+	return nil
+}
+
+// memoryPatience is how long a server may take to say whether it shares memory.
+const memoryPatience = 5 * time.Second
+
+func (c *conch) newDispatcher(ctx context.Context) (_ component.Component, err error) {
 	if c.tritonTLS, err = credentials.Client("driver.tls", c.Config.Driver.TLS, c.Log.With("part", "tls")); err != nil {
 		return nil, err
 	}
 	limits := c.Config.Limits
 	shared := int64(*limits.SharedMemory)
-	if c.Config.Driver.Kind == config.DriverAttach {
+	if c.Config.Driver.Kind == config.DriverAttach && !c.Config.Driver.SharedMemory {
 		shared = 0 // servers that others run are left as they are
+	}
+	over := forward.Options{Credentials: c.tritonTLS, GRPC: c.Config.Wire == config.WireGRPC, Pool: &c.buffers}
+	if c.Config.Driver.SharedMemory {
+		if err := c.checkMemory(ctx, over); err != nil {
+			return nil, err
+		}
 	}
 	hang := limits.Hang.Std()
 	if hang == 0 {
@@ -248,7 +286,7 @@ func (c *conch) newDispatcher(context.Context) (_ component.Component, err error
 	}
 	c.dispatcher = dispatch.New(dispatch.Options{
 		Spans: c.tracer, Observer: c.hint, Recorder: c.traces, Logger: c.Log.With("part", "dispatch"),
-		Forward:  forward.Options{Credentials: c.tritonTLS, GRPC: c.Config.Wire == config.WireGRPC, Pool: &c.buffers},
+		Forward:  over,
 		LoadWait: c.Config.Demand.Wait.Std(), MaxLoadWaiters: c.Config.Demand.Requests,
 		MaxQueuedRequests: limits.QueueRequests, MaxQueuedBytes: int64(limits.QueueBytes),
 		SharedMemoryBytes: shared, Regions: c.regions, HangFloor: hang, Swapped: c.plans.Swapped,
@@ -317,10 +355,13 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 	if c.servers.Others != nil {
 		others = c.servers.Others.Catalogue
 	}
+	version := c.Version
+	version.Replica = c.cluster.Name()
 	c.control, err = control.New(control.Options{
 		Evaluator: c.evaluations, Estimates: book, Groups: c.groups, Config: c.Config, Nodes: c.servers.Nodes,
 		Repository: c.state.Repository, Attached: others, Requests: c.dispatcher, Recorder: c.recorder, Metrics: c.plans,
-		DB: c.state.DB, Logger: c.Log.With("part", "control"), Version: c.Version,
+		Store: c.state.Store, Told: c.told,
+		Logger: c.Log.With("part", "control"), Version: version,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			return command.CheckDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())
 		},
@@ -351,6 +392,13 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 	return component.Closing(c.host.Close), nil
 }
 
+// told has the cluster know of an event that is about a server in a Pod.
+func (c *conch) told(e api.Event) {
+	if partition := e.Fields["partition"]; partition != "" && c.servers.Pods != nil {
+		c.servers.Pods.Report(partition, string(e.Kind), e.Message, events.Grave(e.Kind), e.Time)
+	}
+}
+
 // estimates are nil where conch.yaml turns them off.
 func (c *conch) estimates() (*estimates.Book, error) {
 	if c.Config.Estimates.Off {
@@ -375,7 +423,7 @@ func (c *conch) newAggregate(context.Context) (component.Component, error) {
 	// Where servers may be on other hosts, what clients share with them cannot be
 	// seen, and no region is kept.
 	far := func(e config.Endpoint) bool { return !shm.SameHost(e.GRPC) }
-	if kind := c.Config.Driver.Kind; kind != config.DriverKubernetes && (kind != config.DriverAttach || !slices.ContainsFunc(c.Config.Driver.Endpoints, far)) {
+	if kind := c.Config.Driver.Kind; kind != config.DriverKubernetes && c.Config.Driver.Service == (config.Service{}) && (kind != config.DriverAttach || !slices.ContainsFunc(c.Config.Driver.Endpoints, far)) {
 		o.Regions = c.regions
 	}
 	c.aggregate = aggregate.New(o)
@@ -386,8 +434,9 @@ func (c *conch) newOperators(ctx context.Context) (_ component.Component, err er
 	c.operators, err = operators.New(ctx, operators.Options{
 		Config: c.Config, Control: c.control, Dispatcher: c.dispatcher, Routes: c.routes(), Recent: c.recent, Traces: c.traces,
 		Calibration: c.calibration, Groups: c.groups, Others: c.servers.Others,
-		Fronts:   func() (api.Check, bool) { return c.fronts.Check() },
-		Registry: c.registry, Log: c.Log,
+		Fronts:      func() (api.Check, bool) { return c.fronts.Check() },
+		MetricsDoor: func() net.Listener { return c.cluster.Door("metrics") },
+		Registry:    c.registry, Log: c.Log,
 	})
 	return c.operators, err
 }
@@ -399,18 +448,31 @@ func (c *conch) newFronts(ctx context.Context) (_ component.Component, err error
 	ready := func() bool {
 		return !slices.ContainsFunc(admin.Checks(c.control.Readiness()), func(check api.Check) bool { return !check.OK })
 	}
+	var doors func(key string) net.Listener
+	if c.cluster.Doors() {
+		doors = c.cluster.Door
+	}
 	c.fronts, err = fronts.New(ctx, fronts.Options{
+		Doors:  doors,
 		Config: c.Config, Dispatcher: c.dispatcher, Aggregate: c.aggregate, Picker: c.routes(), Ready: ready,
 		Connections: c.connections, Buffers: &c.buffers, Spans: c.tracer, Registry: c.registry, Log: c.Log,
 	})
 	return c.fronts, err
 }
 
+// newHandedOn ends what was handed on before the clients' doors close: the rest of it is this conch's own by now.
+func (c *conch) newHandedOn(context.Context) (component.Component, error) {
+	if !c.cluster.Doors() {
+		return nil, nil
+	}
+	return component.Closing(c.cluster.HandedOn), nil
+}
+
 func (c *conch) newServed(context.Context) (component.Component, error) {
 	if c.servers.Others == nil {
 		return nil, nil
 	}
-	return servers.NewServed(c.recorder, c.servers.Others, c.control.PassingThrough, c.node.GetGpus()), nil
+	return servers.NewServed(c.recorder, c.servers.Others, c.control.PassingThrough, c.servers.Nodes), nil
 }
 
 func (c *conch) newPlanning(context.Context) (component.Component, error) {
@@ -423,6 +485,6 @@ func (c *conch) newPlanning(context.Context) (component.Component, error) {
 }
 
 func (c *conch) newReload(context.Context) (component.Component, error) {
-	c.reload = reload.New(c.Load, c.control.Reload, c.Log)
+	c.reload = reload.New(c.Load, c.control.Reload, c.control.ReloadRefused)
 	return c.reload, nil
 }

@@ -78,7 +78,7 @@ func (f *fusion) renames(i int) bool {
 }
 
 // uncast is a value as it was before casts, with the casts.
-func (f *fusion) uncast(v int, casts []int) (int, []int) {
+func (f *fusion) uncast(v int) (before int, casts []int) {
 	for range 4 {
 		m := f.made(v)
 		if f.op(m) != "Cast" || !f.own(m) {
@@ -90,8 +90,8 @@ func (f *fusion) uncast(v int, casts []int) (int, []int) {
 }
 
 // makes is the maker of a value behind casts if it is that operator and still has a kernel of its own, -1 otherwise; with the casts.
-func (f *fusion) makes(v int, casts []int, ops ...string) (int, []int) {
-	v, casts = f.uncast(v, casts)
+func (f *fusion) makes(v int, ops ...string) (maker int, casts []int) {
+	v, casts = f.uncast(v)
 	if m := f.made(v); m >= 0 && f.own(m) && slices.Contains(ops, f.op(m)) {
 		return m, casts
 	}
@@ -106,30 +106,30 @@ func (f *fusion) norm(i int) {
 	}
 	members := []int{i}
 	v := f.in(i, 0)
-	if add, casts := f.makes(v, nil, "Add"); add >= 0 && (f.scalar(add, 0) || f.scalar(add, 1)) {
+	if add, casts := f.makes(v, "Add"); add >= 0 && (f.scalar(add, 0) || f.scalar(add, 1)) {
 		members = append(append(members, casts...), add)
 		v = f.in(add, f.other(add))
 	}
-	mean, casts := f.makes(v, nil, "ReduceMean")
+	mean, casts := f.makes(v, "ReduceMean")
 	if mean < 0 {
 		return
 	}
 	members = append(append(members, casts...), mean)
-	square, casts := f.makes(f.in(mean, 0), nil, "Pow", "Mul")
+	square, casts := f.makes(f.in(mean, 0), "Pow", "Mul")
 	if square < 0 || f.op(square) == "Mul" && f.in(square, 0) != f.in(square, 1) {
 		return
 	}
 	members = append(append(members, casts...), square)
-	x, casts := f.uncast(f.in(square, 0), nil)
+	x, casts := f.uncast(f.in(square, 0))
 	members = append(members, casts...)
 	difference := x
 	if x < 0 {
 		return
 	}
-	if sub, _ := f.makes(x, nil, "Sub"); sub >= 0 {
-		if m, casts := f.makes(f.in(sub, 1), nil, "ReduceMean"); m >= 0 {
+	if sub, _ := f.makes(x, "Sub"); sub >= 0 {
+		if m, casts := f.makes(f.in(sub, 1), "ReduceMean"); m >= 0 {
 			members = append(append(members, casts...), sub, m)
-			x, casts = f.uncast(f.in(sub, 0), nil)
+			x, casts = f.uncast(f.in(sub, 0))
 			members = append(members, casts...)
 		}
 	}
@@ -181,16 +181,16 @@ func (f *fusion) quotient(i, difference int, members *[]int) int {
 			continue
 		}
 		for _, v := range f.steps[by].In {
-			at, casts := f.uncast(v, nil)
+			at, casts := f.uncast(v)
 			if at == difference {
 				*members = append(append(*members, casts...), by)
 				return by
 			}
-			again, _ := f.makes(at, nil, "Sub")
+			again, _ := f.makes(at, "Sub")
 			first := f.made(difference)
 			if again >= 0 && f.op(first) == "Sub" && f.in(again, 0) == f.in(first, 0) {
 				*members = append(append(*members, casts...), again, by)
-				if mean, _ := f.makes(f.in(again, 1), nil, "ReduceMean"); mean >= 0 {
+				if mean, _ := f.makes(f.in(again, 1), "ReduceMean"); mean >= 0 {
 					*members = append(*members, mean)
 				}
 				return by

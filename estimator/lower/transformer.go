@@ -301,7 +301,7 @@ func (f *fusion) skip(i int) {
 	if f.op(i) == "EmbedLayerNormalization" {
 		return
 	}
-	v, casts := f.uncast(v, nil)
+	v, casts := f.uncast(v)
 	for _, c := range casts {
 		if !f.onlyBy(f.out(c), i) {
 			return

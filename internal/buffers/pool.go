@@ -13,9 +13,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Capacities are powers of two, from gRPC's threshold for pooling on.
+// Capacities are powers of two. The smallest is the first above gRPC's threshold: a buffer with a capacity of a kilobyte is never put back
+// (mem.NewBuffer).
 const (
-	smallest = 10 // 1 KiB
+	smallest = 11 // 2 KiB
 	largest  = 26 // 64 MiB; what is larger is left to the collector
 )
 

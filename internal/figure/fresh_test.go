@@ -66,7 +66,7 @@ var small = map[string]string{
 	"go.mod": "module example.org/m\n\nrequire (\n\texample.org/grpc v1.2.3\n\texample.org/other v1.0.0\n)\n",
 	"bench/main.go": `package main
 type bench struct{ seed int }
-func main() { b := &bench{}; measure("live", "Live", b.live); measure("core", "Core", b.core) }
+func main() { b := &bench{}; measure("live-8on4", "Live", b.live); measure("core", "Core", b.core) }
 func measure(string, string, func()) {}
 `,
 	"bench/live.go": `package main
@@ -120,7 +120,7 @@ func TestAReportIsStaleOnceAnythingThatItsCommandRanHasChanged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := repository{t, r.path}
 			before := r.git("rev-parse", "HEAD")
-			live, core := &figure.Report{File: "live"}, &figure.Report{File: "core"}
+			live, core := &figure.Report{File: "live-8on4"}, &figure.Report{File: "core"}
 			live.Stamp(t.Context(), r.path)
 			core.Stamp(t.Context(), r.path)
 			require.NotEmpty(t, live.Code)

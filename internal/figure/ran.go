@@ -47,11 +47,11 @@ func runs(report string) run {
 		return run{files: []string{"sidecar/sim/scenario/"}}
 	case "demo", "demo-real":
 		return run{program: "demo", starts: conch, files: triton}
-	case "live", "advise", "mix", "policies-live", "fidelity", "instant":
+	case "live-1on4", "live-8on4", "live-overlap", "advise", "mix", "pipelines-live", "policies-live", "fidelity", "instant", "overload":
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
 	case "merge":
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
-	case "overload", "proxy", "sizing", "watch":
+	case "proxy", "sizing", "watch":
 		return run{starts: conch}
 	case "estimator-whole":
 		return run{files: []string{"estimator/data/"}}

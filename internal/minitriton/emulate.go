@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/clock"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -66,7 +67,7 @@ type place struct {
 	partition *partitionState
 	share     float64
 	stretch   float64
-	clock     Clock
+	clock     clock.Clock
 	closing   <-chan struct{}
 
 	mu  sync.Mutex

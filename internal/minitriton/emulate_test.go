@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/internal/zoo/executions"
 )
@@ -19,7 +20,7 @@ import (
 // emulator starts a server without sockets on a repository of emulated models, on virtual time.
 func emulator(t *testing.T, o Options, models ...zoo.Model) *Server {
 	t.Helper()
-	o.Repository, o.Clock = t.TempDir(), RuntimeClock()
+	o.Repository, o.Clock = t.TempDir(), clock.Timers()
 	for _, m := range models {
 		require.NoError(t, zoo.Write(o.Repository, m))
 		o.Load = append(o.Load, m.Name)
@@ -241,43 +242,5 @@ func TestEmulationParameters(t *testing.T) {
 		require.NoError(t, err, name)
 		_, err = newExecutor(config, 1, nil)
 		require.EqualError(t, err, c.want, name)
-	}
-}
-
-// TestSystemClockIsAccurate: a busy machine may be late most of the time, a clock of whole milliseconds always is.
-func TestSystemClockIsAccurate(t *testing.T) {
-	clock := SystemClock()
-	const want = 2300 * time.Microsecond
-	early, near := 0, 0
-	for range 41 {
-		d := took(func() { clock.Sleep(want) })
-		if d < want {
-			early++
-		}
-		if d < want+400*time.Microsecond {
-			near++
-		}
-	}
-	require.Zero(t, early)
-	require.Greater(t, near, 4)
-}
-
-func TestAlarm(t *testing.T) {
-	for name, clock := range map[string]Clock{"system": SystemClock(), "runtime": RuntimeClock()} {
-		t.Run(name, func(t *testing.T) {
-			rang := make(chan time.Time, 8)
-			a := clock.NewAlarm(func() { rang <- time.Now() })
-			start := time.Now()
-			a.Set(time.Hour)
-			a.Set(5 * time.Millisecond)
-			require.GreaterOrEqual(t, (<-rang).Sub(start), 5*time.Millisecond)
-			a.Set(time.Millisecond)
-			<-rang
-			a.Close()
-			a.Set(time.Millisecond)
-			a.Close()
-			time.Sleep(5 * time.Millisecond)
-			require.Empty(t, rang)
-		})
 	}
 }

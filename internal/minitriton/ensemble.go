@@ -13,8 +13,8 @@ import (
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// ensemble schedules the steps of an ensemble model: a step runs as soon as all its inputs are there. Every answer of a decoupled step
-// carries the rest of the ensemble through once more.
+// ensemble schedules the steps of an ensemble model: a step runs as soon as all steps have answered that make its inputs. An input that they have not
+// made is left out of its request. Every answer of a decoupled step carries the rest of the ensemble through once more.
 type ensemble struct {
 	model *model
 	repo  *repository
@@ -26,10 +26,13 @@ type ensembleCall struct {
 	*ensemble
 	request *request
 	began   time.Time
+	left    []bool   // steps that do not run, because nobody wants what they make
+	held    []*model // by step; they are not unloaded before the call ends. Nil: the model was being unloaded when the call began
 
 	mu          sync.Mutex
 	outstanding int // requests of steps without their last answer
 	failure     *Error
+	failed      bool       // the failure was sent
 	complete    []response // not sent yet
 	answers     int
 }
@@ -38,16 +41,18 @@ type ensembleCall struct {
 type ensembleRun struct {
 	call    *ensembleCall
 	tensors map[string]tensor
+	known   map[string]bool // tensors that are there, and those that were not made
 	started []bool
 	sent    bool
 }
 
 // start runs a request, which the model counts as in flight.
 func (e *ensemble) start(r *request) {
-	call := &ensembleCall{ensemble: e, request: r, began: r.enqueued}
-	run := &ensembleRun{call: call, tensors: map[string]tensor{}, started: make([]bool, len(e.steps))}
+	call := &ensembleCall{ensemble: e, request: r, began: r.enqueued, left: e.unwanted(r)}
+	call.hold()
+	run := &ensembleRun{call: call, tensors: map[string]tensor{}, known: map[string]bool{}, started: make([]bool, len(e.steps))}
 	for _, in := range r.inputs {
-		run.tensors[in.name] = in
+		run.tensors[in.name], run.known[in.name] = in, true
 	}
 	call.mu.Lock()
 	call.outstanding = 1 // this goroutine
@@ -56,18 +61,67 @@ func (e *ensemble) start(r *request) {
 	call.done()
 }
 
-// advance starts every step whose inputs are there.
+// hold keeps the models of the steps until the call ends.
+func (c *ensembleCall) hold() {
+	c.held = make([]*model, len(c.steps))
+	for i, step := range c.steps {
+		if m, refusal := c.repo.find(step.ModelName, versionOf(step)); refusal == nil && !c.left[i] && m.hold() {
+			c.held[i] = m
+		}
+	}
+}
+
+// unwanted are the steps that do not run, as Triton 2.51 finds them: those of whose outputs none is asked for, and then those of which no step that
+// runs takes a tensor. An output that a further step takes too counts as not wanted where it is not asked for, and as wanted by nobody but steps
+// where it is: such requests end in a deadlock.
+func (e *ensemble) unwanted(r *request) []bool {
+	left := make([]bool, len(e.steps))
+	maker, takers, made := map[string]int{}, map[string]int{}, make([]int, len(e.steps))
+	for i, step := range e.steps {
+		made[i] = len(step.OutputMap)
+		for _, name := range step.OutputMap {
+			maker[name] = i
+		}
+		for _, name := range step.InputMap {
+			takers[name]++
+		}
+	}
+	var ignored []string
+	for _, out := range e.model.config.Output {
+		if !r.wants(out.Name) {
+			ignored = append(ignored, out.Name)
+		}
+	}
+	for ; len(ignored) > 0; ignored = ignored[1:] {
+		i, isMade := maker[ignored[0]]
+		if !isMade || left[i] {
+			continue
+		}
+		if made[i]--; made[i] > 0 {
+			continue
+		}
+		left[i] = true
+		for _, name := range e.steps[i].InputMap {
+			if takers[name]--; takers[name] == 0 {
+				ignored = append(ignored, name)
+			}
+		}
+	}
+	return left
+}
+
+// advance starts every step whose inputs are known.
 func (n *ensembleRun) advance() {
 	call := n.call
 	call.mu.Lock()
 	var ready []int
 	for i, step := range call.steps {
-		if n.started[i] || call.failure != nil {
+		if n.started[i] || call.left[i] || call.failure != nil {
 			continue
 		}
 		n.started[i] = true
 		for _, name := range step.InputMap {
-			if _, ok := n.tensors[name]; !ok {
+			if !n.known[name] {
 				n.started[i] = false
 			}
 		}
@@ -83,7 +137,7 @@ func (n *ensembleRun) advance() {
 	n.completeLocked()
 	call.mu.Unlock()
 	for k, i := range ready {
-		n.submit(call.steps[i], requests[k])
+		n.submit(i, requests[k])
 	}
 }
 
@@ -95,12 +149,15 @@ func (n *ensembleRun) completeLocked() {
 	}
 	resp := response{}
 	for _, out := range call.model.config.Output {
-		t, ok := n.tensors[out.Name]
 		if !call.request.wants(out.Name) {
 			continue
 		}
-		if !ok {
+		if !n.known[out.Name] {
 			return
+		}
+		t, ok := n.tensors[out.Name]
+		if !ok {
+			continue
 		}
 		resp.outputs = append(resp.outputs, t)
 		resp.parameters = append(resp.parameters, call.request.sequence.parameters()...) // Triton repeats them per output
@@ -115,7 +172,10 @@ func (n *ensembleRun) request(step *pb.ModelEnsembling_Step) *request {
 	whole := n.call.request
 	r := &request{ctx: whole.ctx, id: whole.id, sequence: whole.sequence, priority: whole.priority, timeout: whole.timeout}
 	for _, input := range slices.Sorted(maps.Keys(step.InputMap)) {
-		t := n.tensors[step.InputMap[input]]
+		t, ok := n.tensors[step.InputMap[input]]
+		if !ok {
+			continue
+		}
 		t.name = input
 		r.inputs = append(r.inputs, t)
 	}
@@ -125,19 +185,29 @@ func (n *ensembleRun) request(step *pb.ModelEnsembling_Step) *request {
 	return r
 }
 
-func (n *ensembleRun) submit(step *pb.ModelEnsembling_Step, r *request) {
-	version := ""
-	if step.ModelVersion >= 0 {
-		version = strconv.FormatInt(step.ModelVersion, 10)
-	}
-	m, refusal := n.call.repo.find(step.ModelName, version)
-	if refusal == nil {
-		r.respond = func(resp *response, final bool) { n.answered(m, step, resp, final) }
-		refusal = n.call.repo.submit(m, step.ModelName, version, r)
+func (n *ensembleRun) submit(i int, r *request) {
+	step, m := n.call.steps[i], n.call.held[i]
+	r.respond = func(resp *response, final bool) { n.answered(m, step, resp, final) }
+	var refusal *Error
+	if m != nil {
+		r.held = true
+		if refusal = m.prepare(r); refusal == nil {
+			refusal = m.submit(r)
+		}
+	} else if m, refusal = n.call.repo.find(step.ModelName, versionOf(step)); refusal == nil {
+		refusal = n.call.repo.submit(m, step.ModelName, versionOf(step), r)
 	}
 	if refusal != nil {
 		n.answered(m, step, &response{err: refusal}, true)
 	}
+}
+
+// versionOf is the version that a step calls; empty is the latest.
+func versionOf(step *pb.ModelEnsembling_Step) string {
+	if step.ModelVersion < 0 {
+		return ""
+	}
+	return strconv.FormatInt(step.ModelVersion, 10)
 }
 
 // answered takes an answer of a step.
@@ -152,7 +222,10 @@ func (n *ensembleRun) answered(m *model, step *pb.ModelEnsembling_Step, resp *re
 			}
 		} else {
 			if m.decoupled {
-				next = &ensembleRun{call: call, tensors: maps.Clone(n.tensors), started: slices.Clone(n.started)}
+				next = &ensembleRun{call: call, tensors: maps.Clone(n.tensors), known: maps.Clone(n.known), started: slices.Clone(n.started)}
+			}
+			for _, name := range step.OutputMap {
+				next.known[name] = true
 			}
 			for _, t := range resp.outputs {
 				if name, mapped := step.OutputMap[t.name]; mapped {
@@ -162,6 +235,7 @@ func (n *ensembleRun) answered(m *model, step *pb.ModelEnsembling_Step, resp *re
 			}
 		}
 		call.mu.Unlock()
+		call.fail()
 		next.advance()
 		call.flush()
 	}
@@ -184,32 +258,58 @@ func (c *ensembleCall) flush() {
 	}
 }
 
+// fail answers with the failure of a step at once. The steps that run beside it go on.
+func (c *ensembleCall) fail() {
+	c.mu.Lock()
+	failure := c.failure
+	if c.failed {
+		failure = nil
+	}
+	c.failed = c.failed || failure != nil
+	c.mu.Unlock()
+	if failure != nil {
+		c.executed(false)
+		c.request.respond(&response{err: failure}, true)
+	}
+}
+
+// executed counts the call in the ensemble's statistics.
+func (c *ensembleCall) executed(succeeded bool) {
+	now := c.model.clock.Now()
+	c.model.stats.executed(&payload{requests: []*request{c.request}, rows: c.request.rows}, timing{start: c.began, infer: now.Sub(c.began), end: now}, succeeded)
+}
+
 // done counts a step's request as over. The last one ends the call.
 func (c *ensembleCall) done() {
 	c.mu.Lock()
 	c.outstanding--
 	over := c.outstanding == 0
 	if over && c.failure == nil && c.answers == 0 && !c.model.decoupled {
-		c.failure = invalid("in ensemble '%s', unexpected deadlock, at least one output is not set while no more ensemble steps can be made", c.model.name)
+		c.failure = invalid("in ensemble '%s', %sunexpected deadlock, at least one output is not set while no more ensemble steps can be made", c.model.name, requestPrefix(c.request.id))
 	}
 	failure, answers := c.failure, c.complete
 	c.mu.Unlock()
 	if !over {
 		return
 	}
-	now := c.model.clock.Now()
-	c.model.stats.executed(&payload{requests: []*request{c.request}, rows: c.request.rows}, timing{start: c.began, infer: now.Sub(c.began), end: now}, failure == nil)
+	if failure == nil {
+		c.executed(true)
+	}
 	switch {
 	case failure != nil:
-		c.request.respond(&response{err: failure}, true)
+		c.fail()
 	case c.model.decoupled:
 		c.request.respond(nil, true)
 	default:
 		c.request.respond(&answers[0], true)
 	}
-	c.model.mu.Lock()
-	c.model.finishedLocked(1)
-	c.model.mu.Unlock()
+	for _, m := range append(c.held, c.model) {
+		if m != nil {
+			m.mu.Lock()
+			m.finishedLocked(1)
+			m.mu.Unlock()
+		}
+	}
 }
 
 // parameters are the sequence of a request as the answers of ensembles show it.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/clock"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -166,7 +167,7 @@ func FuzzReadJSON(f *testing.F) {
 		input [ { name: "A" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "S" data_type: TYPE_STRING dims: [ 2 ] } ]
 		output [ { name: "O" data_type: TYPE_FP32 dims: [ -1 ] } ]`))
 	require.NoError(f, err)
-	m := newModel(config, 1, identity{}, RuntimeClock())
+	m := newModel(config, 1, identity{}, clock.Timers())
 	f.Cleanup(m.stop)
 	h := &httpFront{server: &Server{}}
 	f.Add([]byte(`{"inputs":[{"name":"A","datatype":"FP32","shape":[1,2],"data":[1,2]},{"name":"S","datatype":"BYTES","shape":[1,2],"data":["a","b"]}]}`), "")

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/clock"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -31,7 +32,7 @@ type model struct {
 	decoupled      bool
 	inPlace        bool // it reads shared memory where it is
 	executor       executor
-	clock          Clock
+	clock          clock.Clock
 	stats          statistics
 	carried        *model     // whose counters stats began with
 	sequences      *sequences // nil unless the model has sequence_batching
@@ -41,15 +42,15 @@ type model struct {
 	mu        sync.Mutex
 	work      sync.Cond // a payload is ready, or stopping
 	queue     batcher
-	alarm     Alarm // nil unless the batcher may want to be asked again
-	inFlight  int   // accepted and not yet answered
+	alarm     clock.Alarm // nil unless the batcher may want to be asked again
+	inFlight  int         // accepted and not yet answered
 	stopping  bool
 	idle      chan struct{} // closed once stopping and nothing is in flight
 	instances sync.WaitGroup
 }
 
 // newModel builds a version and starts its instances. stop ends them.
-func newModel(config *pb.ModelConfig, version int64, exec executor, clock Clock) *model {
+func newModel(config *pb.ModelConfig, version int64, exec executor, clock clock.Clock) *model {
 	m := &model{
 		name: config.Name, version: version, config: config, executor: exec, clock: clock,
 		inputs:    make(map[string]*pb.ModelInput, len(config.Input)),
@@ -73,7 +74,7 @@ func newModel(config *pb.ModelConfig, version int64, exec executor, clock Clock)
 	}
 	if config.GetSequenceBatching() != nil {
 		m.sequences = newSequences(config, m.queue.instances)
-		m.sequences.alarm = clock.NewAlarm(m.reap)
+		m.sequences.alarm = clock.Alarm(m.reap)
 		m.queue.instances = 1 // keeps the order of every sequence
 	}
 	if d := config.GetDynamicBatching(); d != nil && config.MaxBatchSize > 0 {
@@ -88,7 +89,7 @@ func newModel(config *pb.ModelConfig, version int64, exec executor, clock Clock)
 			m.ordering = &ordering{}
 		}
 		if m.queue.delay > 0 {
-			m.alarm = clock.NewAlarm(m.ring)
+			m.alarm = clock.Alarm(m.ring)
 		}
 	}
 	for range m.queue.instances {
@@ -102,7 +103,7 @@ func (m *model) versionString() string { return strconv.FormatInt(m.version, 10)
 // submit takes an accepted request into the queue. It refuses once the model is being unloaded.
 func (m *model) submit(r *request) *Error {
 	m.mu.Lock()
-	if m.stopping {
+	if m.stopping && !r.held {
 		m.mu.Unlock()
 		return refuse(codes.NotFound, "Request for unknown model: '%s' has no available versions", m.name)
 	}
@@ -155,7 +156,7 @@ func (m *model) reap() {
 // formLocked lets the batcher make payloads and wakes as many instances as there are.
 func (m *model) formLocked(now time.Time) {
 	if again := m.queue.form(now); again > 0 {
-		m.alarm.Set(again)
+		m.alarm.Set(now.Add(again))
 	}
 	for range min(len(m.queue.ready), m.queue.instances) {
 		m.work.Signal()
@@ -182,14 +183,9 @@ func (m *model) dropExpired(r *request) {
 	m.drop(r, refuse(codes.Unavailable, "Request timeout expired"))
 }
 
-// drop answers a queued request that does not run. The lock is held.
+// drop answers a queued request that does not run. The lock is held, and may be wanted by what the answer sets off: others' answers that it held back, or the
+// end of the ensemble whose step it is.
 func (m *model) drop(r *request, refusal *Error) {
-	if m.ordering == nil {
-		r.respond(&response{err: refusal}, true)
-		m.finishedLocked(1)
-		return
-	}
-	// It may have been what held back others' answers, and those want the lock.
 	m.instances.Go(func() {
 		r.respond(&response{err: refusal}, true)
 		m.mu.Lock()
@@ -204,6 +200,16 @@ func (m *model) finishedLocked(n int) {
 		close(m.idle)
 		m.work.Broadcast()
 	}
+}
+
+// hold keeps the model from being unloaded, as a request in flight does, until finishedLocked counts it out. It is false for one that is being unloaded.
+func (m *model) hold() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.stopping {
+		m.inFlight++
+	}
+	return !m.stopping
 }
 
 // drain refuses new requests and returns a channel that is closed once the accepted ones are answered.
@@ -225,10 +231,10 @@ func (m *model) stop() {
 	<-m.drain()
 	m.instances.Wait()
 	if m.alarm != nil {
-		m.alarm.Close()
+		m.alarm.Stop()
 	}
 	if m.sequences != nil {
-		m.sequences.alarm.Close()
+		m.sequences.alarm.Stop()
 	}
 }
 

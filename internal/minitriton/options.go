@@ -10,6 +10,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+
+	"github.com/conch-serving/conch/internal/clock"
 )
 
 // Control says what decides which models are loaded, Triton's --model-control-mode.
@@ -43,8 +45,8 @@ type Options struct {
 	Partition Partition
 	// Stretch multiplies all emulated times; 0 means 1.
 	Stretch float64
-	// Clock is SystemClock() unless given.
-	Clock Clock
+	// Clock is clock.System() unless given.
+	Clock clock.Clock
 	// Rand draws the jitter of emulated times; a fixed seed unless given.
 	Rand rand.Source
 	// Logger receives loads, unloads and faults; discarded unless given.

@@ -36,6 +36,7 @@ type request struct {
 	respond func(r *response, final bool)
 
 	enqueued time.Time
+	held     bool // the model is not unloaded before the request is answered, although it may be about to be
 
 	// What the queue policies say of it.
 	level   uint64    // of priority; 0 where there are none

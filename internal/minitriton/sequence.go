@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -19,7 +20,7 @@ type sequences struct {
 	used    int
 	running map[string]*runningSequence
 	backlog []*waitingSequence // oldest first
-	alarm   Alarm              // rings when a running sequence may have been idle for too long while another waits
+	alarm   clock.Alarm        // rings when a running sequence may have been idle for too long while another waits
 }
 
 // runningSequence is one that holds a slot and has not ended.
@@ -106,7 +107,7 @@ func (s *sequences) promote(now time.Time) []*request {
 	}
 	if len(s.backlog) > 0 {
 		for _, run := range s.running {
-			s.alarm.Set(max(time.Millisecond, s.idle-now.Sub(run.last)+time.Millisecond))
+			s.alarm.Set(now.Add(max(time.Millisecond, s.idle-now.Sub(run.last)+time.Millisecond)))
 		}
 	}
 	return ready

@@ -13,10 +13,10 @@ import (
 )
 
 // quietAlarm notes when it would ring.
-type quietAlarm struct{ set []time.Duration }
+type quietAlarm struct{ set []time.Time }
 
-func (a *quietAlarm) Set(d time.Duration) { a.set = append(a.set, d) }
-func (a *quietAlarm) Close()              {}
+func (a *quietAlarm) Set(at time.Time) { a.set = append(a.set, at) }
+func (a *quietAlarm) Stop()            {}
 
 // slotted is a sequence batcher with slots and an idle time of 100 ms.
 func slotted(slots int) (*sequences, *quietAlarm) {

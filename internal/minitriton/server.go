@@ -15,6 +15,8 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+
+	"github.com/conch-serving/conch/internal/clock"
 )
 
 // Name and Version are what the server metadata say: minitriton answers as this version of Triton.
@@ -78,7 +80,7 @@ func New(o Options) (*Server, error) {
 		p.ID = p.GPU.ID()
 	}
 	if o.Clock == nil {
-		o.Clock = SystemClock()
+		o.Clock = clock.System()
 	}
 	if o.Rand == nil {
 		o.Rand = rand.NewPCG(1, 2)

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -251,13 +252,13 @@ func TestControlNone(t *testing.T) {
 
 // heldClock stops in the first execution until it is let go. It sleeps in naps, so that executions notice at once what happens to the server.
 type heldClock struct {
-	minitriton.Clock
+	clock.Clock
 	executing, letGo chan struct{}
 	once             sync.Once
 }
 
 func newHeldClock() *heldClock {
-	return &heldClock{Clock: minitriton.SystemClock(), executing: make(chan struct{}), letGo: make(chan struct{})}
+	return &heldClock{Clock: clock.System(), executing: make(chan struct{}), letGo: make(chan struct{})}
 }
 
 func (c *heldClock) Sleep(d time.Duration) {

@@ -29,6 +29,8 @@ type ConchOptions struct {
 	// instead.
 	Models     Models
 	Repository string
+	// Dynamic is the dynamic_batching of the models' files, whose queue policy Conch keeps; nil: none.
+	Dynamic *zoo.DynamicBatching
 	// Await are the names that have to be ready before conch counts as started; empty: every model.
 	Await   []string
 	GPUs    int
@@ -92,7 +94,7 @@ func (c *Conch) start(ctx context.Context, o ConchOptions) error {
 	case o.Repository == "" && len(o.Attach) > 0:
 	case o.Repository == "":
 		o.Repository = filepath.Join(c.dir, "models")
-		if err := o.Models.write(o.Repository, nil, batching{}); err != nil {
+		if err := o.Models.write(o.Repository, nil, batching{dynamic: o.Dynamic}); err != nil {
 			return err
 		}
 	default:

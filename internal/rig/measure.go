@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 )
 
 // System is what is measured: Tritons or a Conch.
@@ -56,7 +56,7 @@ func measure(ctx context.Context, s System, l loadgen.Load, row loadgen.Tensor) 
 	}
 	lateness := watchLateness()
 	start := time.Now()
-	result, err := loadgen.Run(ctx, l, caller, minitriton.SystemClock())
+	result, err := loadgen.Run(ctx, l, caller, clock.System())
 	elapsed, late := time.Since(start), lateness()
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
@@ -73,14 +73,14 @@ func measure(ctx context.Context, s System, l loadgen.Load, row loadgen.Tensor) 
 // ended.
 func watchLateness() (stop func() time.Duration) {
 	const nap = 2 * time.Millisecond
-	clock := minitriton.SystemClock()
+	machine := clock.System()
 	quit, done := make(chan struct{}), make(chan time.Duration)
 	go func() {
 		var late []time.Duration
 		for {
-			before := clock.Now()
-			clock.Sleep(nap)
-			late = append(late, clock.Now().Sub(before)-nap)
+			before := machine.Now()
+			machine.Sleep(nap)
+			late = append(late, machine.Now().Sub(before)-nap)
 			select {
 			case <-quit:
 				slices.Sort(late)

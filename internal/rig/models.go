@@ -96,9 +96,21 @@ func Ensembles(p zoo.Profile, n int, head, stretch float64, maxBatch int) (Model
 	for i := range m.list {
 		name := fmt.Sprintf("head-%d", i)
 		m.parts = append(m.parts, part(name, stretch*head, pass))
-		m.list[i].Steps, m.list[i].Profile.SLO = []string{"backbone", name}, time.Duration(stretch*float64(p.SLO))
+		m.list[i].Steps, m.list[i].Profile.SLO = []zoo.Step{{Model: "backbone"}, {Model: name, After: []int{0}}}, time.Duration(stretch*float64(p.SLO))
 	}
 	return m, nil
+}
+
+// Pipeline is one ensemble, of the given steps in their order: lines l(b) = beta + alpha*b, times and the SLO as they are. A step whose results several steps
+// make has so many inputs.
+func Pipeline(name string, slo time.Duration, maxBatch int, steps []zoo.Step, lines map[string]zoo.Profile) Models {
+	m := Models{list: []zoo.Model{{Name: name, Profile: zoo.Profile{Model: name, SLO: slo}, MaxBatchSize: maxBatch, Steps: steps}}}
+	for _, step := range steps {
+		p := lines[step.Model]
+		p.Model = step.Model
+		m.parts = append(m.parts, zoo.Model{Name: step.Model, Profile: p, MaxBatchSize: maxBatch, ModelPy: pymodels.Emulate, Inputs: len(step.After)})
+	}
+	return m
 }
 
 // Instant is one model that takes no time, with rows of so many FP32 elements.

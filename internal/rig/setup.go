@@ -110,11 +110,13 @@ type ConchSetup struct {
 	Parameters map[string]string
 	// DropPolicy is an operator's choice; empty leaves the discipline's default.
 	DropPolicy string
-	// Attach has Conch form batches in front of one tritonserver for all GPUs, which others run (driver attach, mode control), known by this many
-	// addresses: Conch executes one batch at a time for each. 0: Conch starts a server per GPU.
+	// Attach has Conch form batches in front of one tritonserver for all GPUs, which others run (driver attach, mode control), and execute this many there at
+	// once. 0: Conch starts a server per GPU.
 	Attach int
 	// Observe has an attached Conch pass requests on as they come (mode observe).
 	Observe bool
+	// Pass leaves ensembles to Triton, as one request each.
+	Pass bool
 	// Merge has all models merged; the setup has started once the group serves everywhere.
 	Merge bool
 }
@@ -135,7 +137,10 @@ func (s ConchSetup) String() string {
 		parts = append(parts, "drop policy "+s.DropPolicy)
 	}
 	if s.Attach > 0 {
-		parts = append(parts, fmt.Sprintf("attached to one server for all GPUs, at %d addresses of it", s.Attach))
+		parts = append(parts, fmt.Sprintf("attached to one server for all GPUs, %d executions at once", s.Attach))
+	}
+	if s.Pass {
+		parts = append(parts, "ensembles passed through")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Parameters)) {
 		parts = append(parts, fmt.Sprintf("%s %s", name, s.Parameters[name]))
@@ -158,6 +163,13 @@ func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
 func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
 	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop"}
 	o.Settings = map[string]any{"defaults": s.defaults()}
+	if s.Pass {
+		models := map[string]any{}
+		for _, name := range c.Models.Names() {
+			models[name] = map[string]any{"ensemble": "pass"}
+		}
+		o.Settings["models"] = models
+	}
 	if !s.Merge {
 		return StartConch(ctx, o)
 	}
@@ -213,7 +225,7 @@ func (s ConchSetup) StartBefore(ctx context.Context, c *Contest, server *Tritons
 	}
 	return StartConch(ctx, ConchOptions{Bin: c.Bin, Models: c.Models, GPUs: c.GPUs, Mode: mode, Settings: map[string]any{
 		"defaults": s.defaults(), "gpus": "auto", "repository": nil,
-		"driver": map[string]any{"kind": "attach", "endpoints": server.endpoints(s.Attach)},
+		"driver": map[string]any{"kind": "attach", "endpoints": []map[string]any{server.endpoint(s.Attach)}},
 	}})
 }
 

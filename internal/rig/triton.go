@@ -158,14 +158,9 @@ func homes(models, gpus int) [][]int {
 	return on
 }
 
-// endpoints are the server's addresses as conch.yaml has them, as often as is asked for, each by another name of this machine: a server listens on all.
-func (t *Tritons) endpoints(n int) (all []map[string]any) {
-	for i := range n {
-		host := fmt.Sprintf("127.0.0.%d:", i+1)
-		at := func(address string) string { return host + address[strings.LastIndex(address, ":")+1:] }
-		all = append(all, map[string]any{"grpc": at(t.GRPC[0]), "http": at(t.HTTP[0]), "metrics": at(t.Metrics[0])})
-	}
-	return all
+// endpoint is the one server as conch.yaml has it, with so many executions at once: its instances are on CPUs, which say nothing of that.
+func (t *Tritons) endpoint(executions int) map[string]any {
+	return map[string]any{"grpc": t.GRPC[0], "http": t.HTTP[0], "metrics": t.Metrics[0], "executions": executions}
 }
 
 // await returns once all servers serve their models.

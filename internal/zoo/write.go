@@ -55,13 +55,22 @@ type Model struct {
 	TakesTurns bool
 	// ModelPy is written as 1/model.py, which a real server needs and minitriton does not.
 	ModelPy []byte
-	// Steps are the models that an ensemble calls one after the other, each with the INPUT that the one before has as OUTPUT; such a model has
-	// neither code nor times of its own.
-	Steps []string
+	// Steps are what an ensemble calls, each with the OUTPUT of those that it comes after; such a model has neither code nor times of its own. The
+	// outputs of steps that no other step takes are the ensemble's: OUTPUT, and OUTPUT1, OUTPUT2, ... where there are several.
+	Steps []Step
+	// Inputs is how many inputs the model takes; 0 means 1. Those after INPUT are INPUT1, INPUT2, ..., which what is emulated does not read.
+	Inputs int
 	// Graph is written as 1/model.onnx: what the emulated model computes, if not 2*INPUT + 1.
 	Graph []byte
 	// Declare writes profile.csv, which says exactly what the model emulates (see Grid).
 	Declare bool
+}
+
+// Step is one step of an ensemble.
+type Step struct {
+	Model string
+	// After are the indices of the steps whose OUTPUT it takes as INPUT, INPUT1, ...; none: the ensemble's INPUT.
+	After []int
 }
 
 // Config is the model's config.pbtxt.
@@ -86,7 +95,9 @@ func (m Model) Config() (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Emulates %s on one %s: l(b) = beta + alpha*b (Symphony, Tables 2 to 4).\n", p.Model, p.GPUType)
 	fmt.Fprintf(&b, "name: %q\nbackend: \"python\"\nmax_batch_size: %d\n", m.name(), m.MaxBatchSize)
-	fmt.Fprintf(&b, "input [ { name: \"INPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
+	for i := range max(1, m.Inputs) {
+		fmt.Fprintf(&b, "input [ { name: %q data_type: TYPE_FP32 dims: [ %s ] } ]\n", numbered("INPUT", i), dims)
+	}
 	fmt.Fprintf(&b, "output [ { name: \"OUTPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
 	limiter := func(resource string) string {
 		if !m.TakesTurns {
@@ -140,19 +151,46 @@ func (m Model) ensemble(dims string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "name: %q\nplatform: \"ensemble\"\nmax_batch_size: %d\n", m.name(), m.MaxBatchSize)
 	fmt.Fprintf(&b, "input [ { name: \"INPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
-	fmt.Fprintf(&b, "output [ { name: \"OUTPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\nensemble_scheduling {\n", dims)
+	taken := make([]bool, len(m.Steps))
+	for _, step := range m.Steps {
+		for _, before := range step.After {
+			taken[before] = true
+		}
+	}
+	tensors, outputs := make([]string, len(m.Steps)), 0
+	for i := range m.Steps {
+		if taken[i] {
+			tensors[i] = fmt.Sprintf("step%d", i)
+			continue
+		}
+		tensors[i] = numbered("OUTPUT", outputs)
+		outputs++
+		fmt.Fprintf(&b, "output [ { name: %q data_type: TYPE_FP32 dims: [ %s ] } ]\n", tensors[i], dims)
+	}
+	b.WriteString("ensemble_scheduling {\n")
 	for i, step := range m.Steps {
-		from, to := fmt.Sprintf("step%d", i), fmt.Sprintf("step%d", i+1)
-		if i == 0 {
-			from = "INPUT"
+		fmt.Fprintf(&b, "  step { model_name: %q model_version: -1", step.Model)
+		if len(step.After) == 0 {
+			b.WriteString(` input_map { key: "INPUT" value: "INPUT" }`)
 		}
-		if i == len(m.Steps)-1 {
-			to = "OUTPUT"
+		for k, before := range step.After {
+			fmt.Fprintf(&b, " input_map { key: %q value: %q }", numbered("INPUT", k), tensors[before])
 		}
-		fmt.Fprintf(&b, "  step { model_name: %q model_version: -1 input_map { key: \"INPUT\" value: %q } output_map { key: \"OUTPUT\" value: %q } }\n", step, from, to)
+		fmt.Fprintf(&b, " output_map { key: \"OUTPUT\" value: %q } }\n", tensors[i])
 	}
 	b.WriteString("}\n")
+	if slo := m.Profile.SLO; slo > 0 {
+		fmt.Fprintf(&b, "parameters { key: \"slo_ms\" value { string_value: %q } }\n", number(float64(slo)/float64(time.Millisecond)))
+	}
 	return b.String()
+}
+
+// numbered is NAME, NAME1, NAME2, ...
+func numbered(name string, i int) string {
+	if i == 0 {
+		return name
+	}
+	return name + strconv.Itoa(i)
 }
 
 func (m Model) name() string {

@@ -149,3 +149,28 @@ func TestDeclaredProfiles(t *testing.T) {
 		require.InDeltaSlice(t, []float64{c.creq, .1, c.l2, .3 * float64(c.share) / 100}, []float64{creq, mreq, load.L2, load.Bandwidth}, 1e-9, "%+v", c)
 	}
 }
+
+// TestEnsembleConfig: what no step takes is an output of the ensemble, and a step with several steps before it has as many inputs.
+func TestEnsembleConfig(t *testing.T) {
+	steps := []zoo.Step{{Model: "split"}, {Model: "left", After: []int{0}}, {Model: "right", After: []int{0}}, {Model: "join", After: []int{1, 2}}, {Model: "side", After: []int{0}}}
+	text, err := zoo.Model{Name: "e", MaxBatchSize: 8, Steps: steps, Profile: zoo.Profile{SLO: 150 * time.Millisecond}}.Config()
+	require.NoError(t, err)
+	require.Equal(t, `name: "e"
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] } ]
+ensemble_scheduling {
+  step { model_name: "split" model_version: -1 input_map { key: "INPUT" value: "INPUT" } output_map { key: "OUTPUT" value: "step0" } }
+  step { model_name: "left" model_version: -1 input_map { key: "INPUT" value: "step0" } output_map { key: "OUTPUT" value: "step1" } }
+  step { model_name: "right" model_version: -1 input_map { key: "INPUT" value: "step0" } output_map { key: "OUTPUT" value: "step2" } }
+  step { model_name: "join" model_version: -1 input_map { key: "INPUT" value: "step1" } input_map { key: "INPUT1" value: "step2" } output_map { key: "OUTPUT" value: "OUTPUT" } }
+  step { model_name: "side" model_version: -1 input_map { key: "INPUT" value: "step0" } output_map { key: "OUTPUT" value: "OUTPUT1" } }
+}
+parameters { key: "slo_ms" value { string_value: "150" } }
+`, text)
+	text, err = zoo.Model{Name: "join", MaxBatchSize: 8, Inputs: 2}.Config()
+	require.NoError(t, err)
+	require.Contains(t, text, `input [ { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] } ]`)
+}

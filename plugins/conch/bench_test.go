@@ -6,6 +6,7 @@ package conch_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,6 +53,34 @@ func many(models, gpus int) *policy.Snapshot {
 
 func beginnings() []policy.Policy {
 	return []policy.Policy{static.New(), nexus.New(), gpulet.New(), shepherd.New(), symphony.New(), usher.New()}
+}
+
+// BenchmarkPlanOfCluster: one plan of each beginning for a cluster of so many GPUs, four a node. Ten models of 8 GiB fit on one.
+func BenchmarkPlanOfCluster(b *testing.B) {
+	for _, gpus := range []int{1000, 4000} {
+		s := many(gpus/10, gpus)
+		for _, m := range s.Models {
+			m.MemoryBytes = 8 << 30
+		}
+		all := s.Nodes[0].Gpus
+		s.Nodes = nil
+		for four := range slices.Chunk(all, 4) {
+			for _, g := range four {
+				g.MemoryBytes = 80 << 30
+			}
+			s.Nodes = append(s.Nodes, &policy.Node{Name: fmt.Sprintf("node-%04d", len(s.Nodes)), Gpus: four})
+		}
+		for _, p := range append(beginnings(), conch.New(beginnings()...)) {
+			d, err := p.Describe(b.Context())
+			require.NoError(b, err)
+			b.Run(fmt.Sprintf("gpus=%d/%s", gpus, d.GetName()), func(b *testing.B) {
+				for b.Loop() {
+					_, err := p.Plan(b.Context(), s, indifferent{})
+					require.NoError(b, err)
+				}
+			})
+		}
+	}
 }
 
 // BenchmarkPlan: one plan, with evaluations that cost nothing. Run it with -cpu 1.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -19,7 +18,7 @@ import (
 // Name is what the policy is called.
 const Name = "conch"
 
-const version = "1.3.0"
+const version = "1.4.0"
 
 // Parameters.
 const (
@@ -73,28 +72,20 @@ type settings struct {
 }
 
 func read(s *policy.Snapshot) (*settings, error) {
-	d, err := Policy{}.Describe(context.Background())
+	p, err := pack.Read(Policy{}, s)
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.Resolve(s.GetParameters())
-	if err != nil {
-		return nil, err
-	}
-	set := &settings{}
-	// Resolve has seen that the texts are of their types.
-	set.horizon, _ = strconv.ParseFloat(all[paramHorizon], 64)
-	set.gain, _ = strconv.ParseFloat(all[paramMinGain], 64)
-	set.bad, _ = strconv.ParseFloat(all[paramBad], 64)
-	set.sure, _ = strconv.ParseFloat(all[paramSure], 64)
-	set.patience, _ = strconv.Atoi(all[paramPatience])
-	set.draws, _ = strconv.Atoi(all[paramDraws])
-	set.finalists, _ = strconv.Atoi(all[paramFinal])
-	set.price, _ = strconv.ParseFloat(all[paramPrice], 64)
-	if set.horizon <= 0 || set.patience < 1 || set.gain < 0 || !(set.bad >= 0 && set.bad <= 1) || !(set.sure >= 0 && set.sure <= 1) || set.draws < 2 || set.draws > mostDraws || set.finalists < 0 || !(set.price >= 0) {
-		return nil, fmt.Errorf("conch: %s is above 0, %s at least 1, %s not below 0, %s and %s from 0 to 1, %s from 2 to %d, %s and %s not below 0", paramHorizon, paramPatience, paramMinGain, paramBad, paramSure, paramDraws, mostDraws, paramFinal, paramPrice)
-	}
-	return set, nil
+	return &settings{
+		horizon:   p.Float(paramHorizon, func(f float64) bool { return f > 0 }, "above 0"),
+		gain:      p.Float(paramMinGain, pack.AtLeast(0.), "0 or more"),
+		bad:       p.Float(paramBad, pack.Between(0., 1), "from 0 to 1"),
+		sure:      p.Float(paramSure, pack.Between(0., 1), "from 0 to 1"),
+		price:     p.Float(paramPrice, pack.AtLeast(0.), "0 or more"),
+		patience:  p.Int(paramPatience, pack.AtLeast(1), "1 or more"),
+		draws:     p.Int(paramDraws, pack.Between(2, mostDraws), fmt.Sprintf("from 2 to %d", mostDraws)),
+		finalists: p.Int(paramFinal, pack.AtLeast(0), "0 or more"),
+	}, p.Err()
 }
 
 // Plan implements [policy.Policy].
@@ -108,6 +99,7 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 	}
 	w := &world{s: s, x: policy.NewIndex(s), empty: pack.New(s)}
 	candidates := w.beginnings(ctx, p.beginnings)
+	candidates = append(candidates, w.divided(ctx, p.beginnings, candidates, int(s.GetEvaluations()/2)-len(candidates))...)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -154,6 +146,9 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 			"it may not hold the load under other arrivals than those that it was chosen by: no plan was found that surely has at most %.2f%% bad within %d evaluations", 100*set.sure, s.GetEvaluations())})
 	}
 	for _, m := range best.outcome.GetModels() {
+		if w.x.Model(m.GetModel()) == nil && best.plan.Recipe(m.GetModel()) == nil {
+			continue // a pipeline that is no model
+		}
 		best.plan.Predictions = append(best.plan.Predictions, &policy.Prediction{
 			Model: m.GetModel(), Goodput: m.GetGoodput(), BadRate: m.GetBadRate(), LatencyP99Us: m.GetLatencyP99Us(), MeanBatch: m.GetMeanBatch(),
 		})
@@ -191,6 +186,8 @@ type candidate struct {
 	drawn       []*policy.Outcome
 	// bad is the mean of the bad shares there, upper its upper bound.
 	bad, upper float64
+	// travel is how many bytes per second go from node to node between steps of pipelines; nil: not yet known.
+	travel *float64
 	// loading is the price of what it loads; 0: not yet known; below 0: nothing.
 	loading float64
 }

@@ -337,3 +337,67 @@ func TestWhatIsMergedSurelyHoldsTheLoadToo(t *testing.T) {
 		require.Equal(t, bad == 0, len(p.GetRecipes()) > 0)
 	}
 }
+
+// TestTheSearchIsOverDivisionsOfSLOs: with SLOs in proportion to the steps' times, every plan that the search begins with takes both GPUs. With SLOs by
+// the GPUs that the steps take, one of them holds the load on one GPU.
+func TestTheSearchIsOverDivisionsOfSLOs(t *testing.T) {
+	b := packtest.World(2).Shaped("first", .2, 10, 1000, 0, 20).Shaped("second", 1, 5, 1000, 0, 20)
+	b.Pipelines = []*policy.Pipeline{{Name: "app", SloUs: 40_000, Rate: 450, Steps: []*policy.PipelineStep{{Model: "first"}, {Model: "second", After: []uint32{0}}}}}
+	part, _ := b.Pipelines[0].Divide(b.Takes)
+	for i, m := range b.Models {
+		m.SloUs = int64(part[i] * 40_000)
+	}
+	b.Pipelines[0].Load(map[string]*policy.Model{"first": b.Models[0], "second": b.Models[1]})
+	p := ask(t, b.Snapshot, 96)
+	require.Contains(t, fmt.Sprint(p.GetReasons()), "with SLOs divided by the GPUs that steps take")
+	o := outcome(t, b.Snapshot, p)
+	require.Zero(t, o.GetBadRate())
+	require.EqualValues(t, 1, o.GetGpus())
+}
+
+// TestPipelinesAreServedAsWellAsByOthers: whatever SLO a step is given, it is judged by what becomes of the pipeline.
+func TestPipelinesAreServedAsWellAsByOthers(t *testing.T) {
+	b := packtest.World(2).Shaped("heavy", 1.5, 8, 108, 0, 100).Shaped("first", .5, 4, 108, 0, 60).Shaped("second", .5, 4, 108, 0, 60)
+	b.Pipelines = []*policy.Pipeline{{Name: "app", SloUs: 60_000, Rate: 300, Steps: []*policy.PipelineStep{
+		{Model: "heavy"}, {Model: "first"}, {Model: "second", After: []uint32{1}},
+	}}}
+	models := map[string]*policy.Model{}
+	for _, m := range b.Models {
+		models[m.GetName()] = m
+	}
+	b.Pipelines[0].Load(models)
+	p := ask(t, b.Snapshot, 96)
+	require.Empty(t, conformance.Check(b.Snapshot, p))
+	best := outcome(t, b.Snapshot, p)
+	for _, other := range []policy.Policy{static.New(), nexus.New(), gpulet.New()} {
+		parameters := b.Snapshot.Parameters
+		plan, err := other.Plan(t.Context(), b.Snapshot, policy.NoEvaluation{})
+		b.Snapshot.Parameters = parameters
+		if err != nil {
+			continue // it lacks what it needs
+		}
+		require.GreaterOrEqual(t, best.GetGoodput(), outcome(t, b.Snapshot, plan).GetGoodput()*.995)
+	}
+	require.Equal(t, "app", best.GetModels()[0].GetModel())
+	require.True(t, proto.Equal(p, ask(t, proto.CloneOf(b.Snapshot), 96)))
+}
+
+// TestStepsWithLargeTensorsShareANode: of plans that serve as much, the one under which the tensors between steps stay on a node.
+func TestStepsWithLargeTensorsShareANode(t *testing.T) {
+	for _, bytes := range []float64{1 << 20, 0} {
+		b := packtest.World(4).Line("a", 1, 4, 200, 0).Line("b", 1, 4, 200, 0).Line("other", 1, 4, 200, 20)
+		far := &policy.Node{Name: "far", Gpus: b.Nodes[0].Gpus[1:3]}
+		b.Nodes[0].Gpus = []*policy.GPU{b.Nodes[0].Gpus[0], b.Nodes[0].Gpus[3]}
+		b.Nodes = []*policy.Node{far, b.Nodes[0]}
+		b.Pipelines = []*policy.Pipeline{{Name: "app", SloUs: 200_000, Rate: 20, Steps: []*policy.PipelineStep{
+			{Model: "a"}, {Model: "b", After: []uint32{0}, TakenBytes: []float64{bytes}},
+		}}}
+		b.Pipelines[0].Load(map[string]*policy.Model{"a": b.Models[0], "b": b.Models[1]})
+		// One place each; a is on the node n, and other on the node far.
+		b.Constraints = []*policy.Constraint{{Model: "a", Gpus: []string{"gpu3"}}, {Model: "b", MaxInstances: 1}, {Model: "other", Gpus: []string{"gpu1"}}}
+		p := ask(t, b.Snapshot, 96)
+		require.Empty(t, conformance.Check(b.Snapshot, p))
+		where := map[bool]string{true: "n", false: "far"}[bytes > 0]
+		require.Equal(t, where, p.PartitionsOf("b")[0].GetNode(), "%v", p)
+	}
+}

@@ -84,7 +84,7 @@ func (s *search) best(ctx context.Context, all []*candidate) (*candidate, error)
 	return best, nil
 }
 
-// better orders plans by their outcomes: by goodput, unless the difference is too small to count; then, and under min-cost among those that hold, by what
+// better orders plans by their outcomes: by goodput, unless the difference is too small to count; then by what travels between nodes; then, and under min-cost among those that hold, by what
 // they cost with what they load, and by GPUs.
 func (s *search) better(c, other *candidate) bool {
 	a, b := c.outcome, other.outcome
@@ -104,7 +104,27 @@ func (s *search) better(c, other *candidate) bool {
 	if s.gains(a, b) {
 		return true
 	}
+	if !s.gains(b, a) {
+		// Tensors between steps had better stay on a node.
+		switch x, y := s.travel(c), s.travel(other); {
+		case x < muchLess*y:
+			return true
+		case y < muchLess*x:
+			return false
+		}
+	}
 	return !s.gains(b, a) && a.GetGoodput() >= b.GetGoodput() && (a.GetGpus() < b.GetGpus() || a.GetGpus() == b.GetGpus() && a.GetGoodput() > b.GetGoodput())
+}
+
+// muchLess is the part of what travels from node to node that counts as less.
+const muchLess = .9
+
+func (s *search) travel(c *candidate) float64 {
+	if c.travel == nil {
+		bytes := s.w.s.Travel(c.plan)
+		c.travel = &bytes
+	}
+	return *c.travel
 }
 
 func (s *search) gains(a, b *policy.Outcome) bool {
@@ -119,7 +139,7 @@ const batch = 12
 func (s *search) improve(ctx context.Context, best *candidate) (*candidate, error) {
 	random := rand.New(rand.NewPCG(s.w.s.GetSeed(), 0x636f6e6368))
 	at := s.w.read(best.plan)
-	for barren := 0; barren < s.set.patience && s.left > 0 && (!s.enough || !s.holds(best.outcome)) && !s.perfect(best.outcome); {
+	for barren := 0; barren < s.set.patience && s.left > 0 && (!s.enough || !s.holds(best.outcome)) && !s.perfect(best); {
 		var tried []*candidate
 		for range 4 * batch {
 			if len(tried) == batch {
@@ -158,9 +178,9 @@ func (s *search) improve(ctx context.Context, best *candidate) (*candidate, erro
 	return best, nil
 }
 
-// perfect reports that nothing goes badly, so that nothing is to be gained but GPUs, which count under min-cost alone.
-func (s *search) perfect(o *policy.Outcome) bool {
-	return o.GetBadRate() == 0 && s.w.s.GetObjective() != policy.Objective_OBJECTIVE_MIN_COST
+// perfect reports that nothing goes badly and no tensor travels between nodes, so that nothing is to be gained but GPUs, which count under min-cost alone.
+func (s *search) perfect(c *candidate) bool {
+	return c.outcome.GetBadRate() == 0 && s.travel(c) == 0 && s.w.s.GetObjective() != policy.Objective_OBJECTIVE_MIN_COST
 }
 
 // trimmed says once that a plan was changed, however often it was.
@@ -265,14 +285,25 @@ func (s *search) draw(o *policy.Outcome, random *rand.Rand) string {
 	models := s.w.s.GetModels()
 	if random.IntN(2) == 0 {
 		// A derived model has an outcome of its own name and no rate: its members are drawn as the others are.
-		bad := func(m *policy.ModelOutcome) float64 { return m.GetBadRate() * s.w.x.Model(m.GetModel()).GetRate() }
+		bad := func(m *policy.ModelOutcome) float64 {
+			if p := s.w.s.Pipeline(m.GetModel()); p != nil {
+				return m.GetBadRate() * p.GetRate()
+			}
+			return m.GetBadRate() * s.w.x.Model(m.GetModel()).GetRate()
+		}
 		total := 0.0
 		for _, m := range o.GetModels() {
 			total += bad(m)
 		}
 		at := random.Float64() * total
 		for _, m := range o.GetModels() {
-			if at -= bad(m); at < 0 && s.w.x.Model(m.GetModel()) != nil {
+			if at -= bad(m); at >= 0 {
+				continue
+			}
+			if p := s.w.s.Pipeline(m.GetModel()); p != nil { // one of its steps is what it lacks places of
+				return p.GetSteps()[random.IntN(len(p.GetSteps()))].GetModel()
+			}
+			if s.w.x.Model(m.GetModel()) != nil {
 				return m.GetModel()
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/pack"
@@ -29,6 +30,9 @@ func (r *run) findBestFit(model, gpuType string, ideal uint32, left float64) flo
 		pieces = append(pieces, piece{g, g.free()})
 	}
 	slices.SortStableFunc(pieces, func(a, b piece) int { return cmp.Compare(a.size, b.size) })
+	// Of GPUs on which the same runs one alone is tried, where nothing but what runs there decides.
+	tried := make(map[string]bool)
+	var alike []byte
 	for _, p := range pieces {
 		if p.size < ideal {
 			continue
@@ -38,19 +42,41 @@ func (r *run) findBestFit(model, gpuType string, ideal uint32, left float64) flo
 			// More pieces may follow, so that this one is cut to size. The last piece of a GPU gets all that is left.
 			size = ideal
 		}
+		alike = p.gpu.runs(alike[:0], size)
+		if tried[string(alike)] || r.forbids(&glet{gpu: p.gpu, size: size}, model) {
+			continue
+		}
 		if served := r.place(p.gpu, size, model, left); served > 0 {
 			return served
 		}
+		tried[string(alike)] = true
 	}
 	return 0
 }
 
-// place puts the model on a new glet if everything on the GPU meets its SLO then.
+// runs appends what runs on a GPU, and the size of a glet that is to be beside it: two GPUs of a type of which it says the same differ in nothing that profiles
+// know.
+func (g *gpu) runs(text []byte, size uint32) []byte {
+	text = strconv.AppendUint(text, uint64(size), 10)
+	for _, l := range g.glets {
+		text = strconv.AppendUint(append(text, ' '), uint64(l.size), 10)
+		text = strconv.AppendBool(append(text, '/'), l.saturated)
+		for i, j := range l.jobs {
+			batch := uint32(1)
+			if i < len(l.cycle.Batches) {
+				batch = l.cycle.Batches[i]
+			}
+			text = strconv.AppendQuote(append(text, ' '), j.Model)
+			text = strconv.AppendUint(append(text, ' '), uint64(batch), 10)
+			text = strconv.AppendUint(append(text, ' '), math.Float64bits(j.Rate), 16)
+		}
+	}
+	return text
+}
+
+// place puts the model on a new glet, which nothing forbids, if everything on the GPU meets its SLO then.
 func (r *run) place(g *gpu, size uint32, model string, left float64) float64 {
 	l := &glet{gpu: g, size: size}
-	if r.forbids(l, model) {
-		return 0
-	}
 	job := r.job(model, g.host.Type, size, left, r.slowdown(l, model, 1))
 	l.jobs = []pack.Job{job}
 	if cycle, ok := pack.Merge(l.jobs, r.set.wait); ok {
@@ -75,26 +101,26 @@ func (r *run) place(g *gpu, size uint32, model string, left float64) float64 {
 
 // forbids reports that memory or the operator's constraints forbid the model on the glet, which may be new to its GPU.
 func (r *run) forbids(l *glet, model string) bool {
-	trial := r.f.Clone()
-	host := trial.Hosts[l.gpu.host.Index()]
-	all := l.gpu.glets
+	host, all := l.gpu.host, l.gpu.glets
 	if !slices.Contains(all, l) {
 		all = append(slices.Clip(all), l)
 	}
+	// It is tried on the floor itself and taken back: a copy of the floor for each try is what a cluster of thousands of GPUs has no time for.
 	var part *pack.Part
 	for _, glet := range all {
-		p := trial.Open(host, glet.size)
+		p := r.f.Open(host, glet.size)
+		defer r.f.Close(p)
 		for _, j := range glet.jobs {
-			trial.Put(p, j.Model, 0, 0)
+			r.f.Put(p, j.Model, 0, 0)
 		}
 		if glet == l {
 			part = p
 		}
 	}
-	if trial.Refuse(part, model, 0) != "" {
+	if r.f.Refuse(part, model, 0) != "" {
 		return true
 	}
-	trial.Put(part, model, 0, 0)
+	r.f.Put(part, model, 0, 0)
 	contexts := r.set.context * uint64(len(all))
 	return host.Memory > 0 && float64(host.Memory-host.FreeBytes()+contexts) > r.set.memory*float64(host.Memory)
 }
@@ -128,9 +154,14 @@ func (r *run) slowdown(l *glet, model string, batch uint32) float64 {
 
 // load is what a batch takes of L2 and bandwidth on a share: what it takes alone on the whole GPU, times the share.
 func (r *run) load(model, gpuType string, size, batch uint32) (policy.Load, bool) {
-	whole, ok := r.f.UsableProfile(model, gpuType).Load(batch, 100)
+	key := loadKey{model, gpuType, batch}
+	whole, asked := r.loads[key]
+	if !asked {
+		whole.Load, whole.known = r.f.UsableProfile(model, gpuType).Load(batch, 100)
+		r.loads[key] = whole
+	}
 	part := float64(size) / 100
-	return policy.Load{L2: whole.L2 * part, Bandwidth: whole.Bandwidth * part}, ok
+	return policy.Load{L2: whole.L2 * part, Bandwidth: whole.Bandwidth * part}, whole.known
 }
 
 // othersHold reports whether what runs on the other glets of the GPU still meets its SLO beside the new one.

@@ -38,6 +38,10 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	if err != nil {
 		return nil, err
 	}
+	var divided []*policy.Reason
+	if s, divided, err = set.divide(s); err != nil {
+		return nil, err
+	}
 	if set.interference && set.most > 1 && packable(s) {
 		known := &policy.Description{Needs: []string{policy.NeedInterference, policy.NeedUtilizations}}
 		for _, need := range known.Unmet(s) {
@@ -58,6 +62,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 		}
 		return d
 	})
+	plan.Reasons = append(divided, plan.Reasons...)
 	// Models that no share was looked for are divided over the places that they got; the others have the rates of their shares.
 	var planned []string
 	for _, m := range r.models() {
@@ -160,6 +165,20 @@ type run struct {
 	left map[string]float64
 	// placed counts the glets that serve each model.
 	placed map[string]int
+	// loads that profiles say: they are asked for again and again.
+	loads map[loadKey]measured
+}
+
+// loadKey is a batch of a model on a whole GPU of a type.
+type loadKey struct {
+	model, gpuType string
+	batch          uint32
+}
+
+// measured is a load, where it is known.
+type measured struct {
+	policy.Load
+	known bool
 }
 
 // short reports that some model's load found no place.
@@ -167,7 +186,7 @@ func (r *run) short() bool { return len(r.left) > 0 }
 
 // partition is elastic partitioning (algorithm 1) on the first n GPUs.
 func partition(f *pack.Floor, set *settings, n int) *run {
-	r := &run{f: f, set: set, left: make(map[string]float64), placed: make(map[string]int)}
+	r := &run{f: f, set: set, left: make(map[string]float64), placed: make(map[string]int), loads: make(map[loadKey]measured)}
 	for i, h := range gpus(f) {
 		r.gpus = append(r.gpus, &gpu{host: h, closed: i >= n || len(h.Parts) > 0})
 	}

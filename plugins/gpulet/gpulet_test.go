@@ -5,6 +5,7 @@ package gpulet_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -183,5 +184,45 @@ func BenchmarkNineModelsOnFourGPUs(b *testing.B) {
 	for b.Loop() {
 		_, err := p.Plan(b.Context(), w.Snapshot, policy.NoEvaluation{})
 		require.NoError(b, err)
+	}
+}
+
+// Pipelines are divided as the authors' scheduler divides its applications: in game all models, which run beside each other, have the whole SLO; in
+// traffic the detector has 90 of 202 ms, and the two models after it 112.
+func TestPhasesOfPipelines(t *testing.T) {
+	why := func(b packtest.Builder, pipeline *policy.Pipeline, parameters map[string]string) (texts []string) {
+		b.Pipelines = []*policy.Pipeline{pipeline}
+		for _, r := range plan(t, b, parameters).GetReasons() {
+			if strings.HasPrefix(r.GetText(), "pipeline ") {
+				texts = append(texts, r.GetModel()+": "+r.GetText())
+			}
+		}
+		return texts
+	}
+	game := packtest.World(2).Line("resnet50", 1.43, 8.1, 20, 100).Line("lenet1", .066, .38, 5, 100)
+	require.Equal(t, []string{"resnet50: pipeline game leaves its phase 108 of 108 ms", "lenet1: pipeline game leaves its phase 108 of 108 ms"},
+		why(game, &policy.Pipeline{Name: "game", SloUs: 108_000, Rate: 100, Steps: []*policy.PipelineStep{{Model: "resnet50"}, {Model: "lenet1"}}}, exact()))
+
+	traffic := func() (packtest.Builder, *policy.Pipeline) {
+		b := packtest.World(4).Line("ssd", 1.2, 6.7, 50, 100).Line("googlenet", .87, 4.95, 50, 100).Line("vgg16", 1.73, 9.83, 50, 100)
+		return b, &policy.Pipeline{Name: "traffic", SloUs: 202_000, Rate: 100, Steps: []*policy.PipelineStep{
+			{Model: "ssd"}, {Model: "googlenet", After: []uint32{0}}, {Model: "vgg16", After: []uint32{0}},
+		}}
+	}
+	b, pipeline := traffic()
+	require.Equal(t, []string{
+		"ssd: pipeline traffic leaves its phase 90 of 202 ms", "googlenet: pipeline traffic leaves its phase 112 of 202 ms", "vgg16: pipeline traffic leaves its phase 112 of 202 ms",
+	}, why(b, pipeline, exact("phases", "traffic=90:112")))
+	// By itself in proportion to the longest of each phase: batches of eight take 16.3 ms, and 23.67 ms.
+	b, pipeline = traffic()
+	require.Equal(t, "ssd: pipeline traffic leaves its phase 82.38 of 202 ms", why(b, pipeline, exact())[0])
+
+	for text, want := range map[string]string{
+		"traffic": `"traffic" is not PIPELINE=NUMBER:NUMBER`, "traffic=90:": `"" of pipeline traffic is no number above 0`, "traffic=-1:2": "is no number above 0",
+		"traffic=1:2:3": "pipeline traffic has another number of phases than 3",
+	} {
+		b.Parameters = exact("phases", text)
+		_, err := gpulet.New().Plan(t.Context(), b.Snapshot, policy.NoEvaluation{})
+		require.ErrorContains(t, err, want, text)
 	}
 }

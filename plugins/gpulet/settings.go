@@ -6,8 +6,6 @@ package gpulet
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/pack"
@@ -28,6 +26,7 @@ const (
 	paramScaling      = "gpu_scaling"
 	paramDiscipline   = "discipline"
 	paramRound        = "round"
+	paramPhases       = "phases"
 )
 
 // What a round has to keep within the SLOs of its models.
@@ -57,6 +56,7 @@ type settings struct {
 	scaling               bool
 	rounds                bool
 	wait                  pack.Wait
+	phases                map[string][]float64 // of pipelines
 }
 
 // Describe implements [policy.Policy].
@@ -87,58 +87,39 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 				Documentation: "How batches are dispatched: duty-cycle runs the rounds and batches that were planned."},
 			{Name: paramRound, Type: policy.TypeString, DefaultValue: ownRound, Values: []string{paperRound, ownRound},
 				Documentation: "What has to be within a model's SLO where models share a partition in time: the round and the latencies of all of its batches (paper, as in the authors' scheduler), or the round and the model's own (own)."},
+			{Name: paramPhases, Type: policy.TypeString,
+				Documentation: "How the SLO of a pipeline is divided among its phases: PIPELINE=NUMBER:NUMBER, one number for each phase, several pipelines with commas. Others are divided in proportion to the longest step of each phase. The authors' traffic is traffic=90:112."},
 		},
 	}, nil
 }
 
 func read(s *policy.Snapshot) (*settings, error) {
-	d, err := Policy{}.Describe(context.Background())
+	p, err := pack.Read(Policy{}, s)
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.Resolve(s.GetParameters())
-	if err != nil {
-		return nil, err
+	set := &settings{
+		partitioning: p.Text(paramPartitioning), rounds: p.Text(paramDiscipline) == "duty-cycle", interference: p.Text(paramInterference) != "off",
+		inflate: p.Bool(paramInflation), scaling: p.Bool(paramScaling) || s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST,
+		margin:  p.Float(paramMargin, pack.Between(1., 10), "from 1 to 10"),
+		residue: p.Float(paramResidue, pack.AtLeast(0.), "0 or more"),
+		memory:  p.Float(paramMemory, func(f float64) bool { return f > 0 && f <= 1 }, "above 0, at most 1"),
+		most:    p.Int(paramMost, pack.Between(1, 10), "from 1 to 10"),
+		models:  p.Int(paramModels, pack.AtLeast(1), "1 or more"),
+		context: uint64(p.Int(paramContext, pack.AtLeast(0), "a number of bytes")), //nolint:gosec // not negative
+		sizes:   p.Ascending(paramSizes, 100, "an ascending list of percents from 1 to 100"),
 	}
-	set := &settings{partitioning: all[paramPartitioning], rounds: all[paramDiscipline] == "duty-cycle"}
-	// Resolve has seen that the texts are of their types.
-	set.interference = all[paramInterference] != "off"
-	if all[paramRound] == paperRound {
+	if p.Text(paramRound) == paperRound {
 		set.wait = pack.ForAll
 	}
-	set.inflate, _ = strconv.ParseBool(all[paramInflation])
-	set.scaling, _ = strconv.ParseBool(all[paramScaling])
-	set.scaling = set.scaling || s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST
-	set.margin, _ = strconv.ParseFloat(all[paramMargin], 64)
-	set.residue, _ = strconv.ParseFloat(all[paramResidue], 64)
-	set.memory, _ = strconv.ParseFloat(all[paramMemory], 64)
-	set.most, _ = strconv.Atoi(all[paramMost])
-	set.models, _ = strconv.Atoi(all[paramModels])
-	if set.context, err = strconv.ParseUint(all[paramContext], 10, 64); err != nil {
-		return nil, fmt.Errorf("gpulet: parameter %s: %q is not a number of bytes", paramContext, all[paramContext])
+	if set.phases, err = readPhases(p.Text(paramPhases)); err != nil {
+		return nil, err
 	}
-	for _, check := range []struct {
-		name string
-		ok   bool
-		want string
-	}{
-		{paramMargin, set.margin >= 1 && set.margin <= 10, "from 1 to 10"}, {paramResidue, set.residue >= 0, "0 or more"},
-		{paramMemory, set.memory > 0 && set.memory <= 1, "above 0, at most 1"}, {paramMost, set.most >= 1 && set.most <= 10, "from 1 to 10"},
-		{paramModels, set.models >= 1, "1 or more"},
-	} {
-		if !check.ok {
-			return nil, fmt.Errorf("gpulet: parameter %s: %q is not %s", check.name, all[check.name], check.want)
-		}
-	}
-	for _, text := range strings.Split(all[paramSizes], ",") {
-		size, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
-		if err != nil || size < 1 || size > 100 || len(set.sizes) > 0 && uint32(size) <= set.sizes[len(set.sizes)-1] {
-			return nil, fmt.Errorf("gpulet: parameter %s: %q is no ascending list of percents from 1 to 100", paramSizes, all[paramSizes])
-		}
-		set.sizes = append(set.sizes, uint32(size))
+	if err := p.Err(); err != nil {
+		return nil, err
 	}
 	if set.sizes[len(set.sizes)-1] != 100 {
-		return nil, fmt.Errorf("gpulet: parameter %s: %q does not end with 100, the whole GPU", paramSizes, all[paramSizes])
+		return nil, fmt.Errorf("gpulet: parameter %s: %q does not end with 100, the whole GPU", paramSizes, p.Text(paramSizes))
 	}
 	switch set.partitioning {
 	case noSplit:

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/pack"
@@ -74,38 +73,20 @@ type settings struct {
 }
 
 func read(s *policy.Snapshot) (*settings, error) {
-	d, err := Policy{}.Describe(context.Background())
+	p, err := pack.Read(Policy{}, s)
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.Resolve(s.GetParameters())
-	if err != nil {
-		return nil, err
-	}
-	set := &settings{exact: all[paramSolver] == "exact"}
-	// Resolve has seen that the texts are of their types.
-	set.slack, _ = strconv.ParseFloat(all[paramSlack], 64)
-	set.lambda, _ = strconv.ParseFloat(all[paramLambda], 64)
-	set.part, _ = strconv.ParseFloat(all[paramPart], 64)
-	share, _ := strconv.Atoi(all[paramShare])
-	cores, _ := strconv.Atoi(all[paramCores])
-	set.onGPU, _ = strconv.Atoi(all[paramOnGPU])
-	set.onCPU, _ = strconv.Atoi(all[paramOnCPU])
-	for _, check := range []struct {
-		name string
-		ok   bool
-		want string
-	}{
-		{paramSlack, set.slack >= 0 && set.slack <= 10, "from 0 to 10"}, {paramLambda, set.lambda >= 0 && set.lambda <= 1e6, "0 or more"},
-		{paramPart, set.part > 0 && set.part <= 1, "above 0, at most 1"}, {paramShare, share >= 1 && share <= 100, "from 1 to 100"}, {paramCores, cores >= 1 && cores <= 1<<20, "1 or more"},
-		{paramOnGPU, set.onGPU >= 0, "0 or more"}, {paramOnCPU, set.onCPU >= 0, "0 or more"},
-	} {
-		if !check.ok {
-			return nil, fmt.Errorf("infaas: parameter %s: %q is not %s", check.name, all[check.name], check.want)
-		}
-	}
-	set.share, set.cores = uint32(share), uint32(cores)
-	return set, nil
+	return &settings{
+		exact:  p.Text(paramSolver) == "exact",
+		slack:  p.Float(paramSlack, pack.Between(0., 10), "from 0 to 10"),
+		lambda: p.Float(paramLambda, pack.Between(0, 1e6), "0 or more"),
+		part:   p.Float(paramPart, func(f float64) bool { return f > 0 && f <= 1 }, "above 0, at most 1"),
+		share:  uint32(p.Int(paramShare, pack.Between(1, 100), "from 1 to 100")), //nolint:gosec // small
+		cores:  uint32(p.Int(paramCores, pack.Between(1, 1<<20), "1 or more")),   //nolint:gosec // small
+		onGPU:  p.Int(paramOnGPU, pack.AtLeast(0), "0 or more"),
+		onCPU:  p.Int(paramOnCPU, pack.AtLeast(0), "0 or more"),
+	}, p.Err()
 }
 
 // app is a name with what can serve it. A model that is in no app is one of its own.

@@ -62,6 +62,8 @@ type packer struct {
 	rounds bool
 	// short are models whose load the GPUs do not carry, with the rows per second that are left.
 	short map[string]float64
+	// slos are what pipelines leave their models, in microseconds.
+	slos map[string]float64
 }
 
 // Plan implements [policy.Policy]: for every model GPUs that it keeps busy (Nexus' ScheduleSaturate), then what is left of its rate in rounds
@@ -75,6 +77,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 		return nil, fmt.Errorf("nexus: parameter %s: %q is none of adaptive, duty-cycle", paramDiscipline, discipline)
 	}
 	p := &packer{f: pack.New(s), rounds: discipline == "duty-cycle", short: make(map[string]float64)}
+	p.split()
 	for _, h := range p.f.Hosts {
 		for _, part := range h.Parts {
 			if part.Pinned() {
@@ -140,7 +143,7 @@ func rate(m *policy.Model) float64 { return math.Max(m.GetRowRate(), m.GetRate()
 func (p *packer) job(model string, h *pack.Host, rows float64) pack.Job {
 	m, profile := p.f.Model(model), p.f.UsableProfile(model, h.Type)
 	return pack.Job{
-		Model: model, Rate: rows, SLO: float64(m.GetSloUs()), Limit: max(1, m.GetMaxBatchSize()),
+		Model: model, Rate: rows, SLO: cmp.Or(p.slos[model], float64(m.GetSloUs())), Limit: max(1, m.GetMaxBatchSize()),
 		Latency: func(batch uint32) (float64, bool) { return profile.Upper(batch, 100) },
 	}
 }
@@ -264,12 +267,12 @@ func (p *packer) fullest(model string, rows float64) (best *node, round pack.Cyc
 
 // fits reports whether the model may lie on the node's GPU beside what is there, by memory and by the operator's constraints.
 func (p *packer) fits(n *node, model string) bool {
-	trial := p.f.Clone()
-	part := trial.Open(trial.Hosts[n.host.Index()], 100)
+	part := p.f.Open(n.host, 100)
+	defer p.f.Close(part) // what is there lies on the floor only once all is packed
 	for _, j := range n.cycle.Jobs {
-		trial.Put(part, j.Model, 0, 0)
+		p.f.Put(part, j.Model, 0, 0)
 	}
-	return trial.Refuse(part, model, 0) == ""
+	return p.f.Refuse(part, model, 0) == ""
 }
 
 // put brings the packing onto the floor, and says why.

@@ -87,3 +87,21 @@ func TestEveryModelHasItsRate(t *testing.T) {
 	b.Constraints = []*policy.Constraint{{Model: "m", MinInstances: 2}}
 	require.Equal(t, map[string]float64{"m": 20}, rates(b))
 }
+
+// TestPipelinesAreSplit: a model that gains from batches gets more of the SLO than its part by latency, so that fewer GPUs do.
+func TestPipelinesAreSplit(t *testing.T) {
+	// By latency of a batch of 8 the steps would have 62 and 38 ms of 100.
+	w := packtest.World(32).Line("flat", 4, 1, 62, 2000).Line("steep", .5, 16, 38, 2000)
+	without, err := nexus.New().Plan(t.Context(), w.Snapshot, policy.NoEvaluation{})
+	require.NoError(t, err)
+	w.Pipelines = []*policy.Pipeline{{Name: "p", SloUs: 100_000, Rate: 2000, Steps: []*policy.PipelineStep{{Model: "flat", Rows: 1}, {Model: "steep", After: []uint32{0}, Rows: 1}}}}
+	with, err := nexus.New().Plan(t.Context(), w.Snapshot, policy.NoEvaluation{})
+	require.NoError(t, err)
+	require.Empty(t, conformance.Check(w.Snapshot, with))
+	require.Less(t, len(with.GetPartitions()), len(without.GetPartitions()))
+	reasons := ""
+	for _, r := range with.GetReasons() {
+		reasons += r.String()
+	}
+	require.Contains(t, reasons, "pipeline p leaves it")
+}

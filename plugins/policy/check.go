@@ -8,7 +8,8 @@ import (
 	"math"
 )
 
-// Check reports numbers that no policy can plan with: rates that are not finite or negative, and latencies that are not finite. The error
+// Check reports numbers that no policy can plan with: rates that are not finite or negative, latencies that are not finite, and pipelines of models
+// that there are not. The error
 // names the first, and wraps ErrNumber.
 func (s *Snapshot) Check() error {
 	finite := func(what, of string, v float64) error {
@@ -25,6 +26,18 @@ func (s *Snapshot) Check() error {
 			if err := finite(number.what, "model "+m.GetName(), number.value); err != nil {
 				return err
 			}
+		}
+	}
+	models := make(map[string]bool, len(s.GetModels()))
+	for _, m := range s.GetModels() {
+		models[m.GetName()] = true
+	}
+	for _, p := range s.GetPipelines() {
+		if err := finite("rate", "pipeline "+p.GetName(), p.GetRate()); err != nil {
+			return err
+		}
+		if err := p.Check(models); err != nil {
+			return err
 		}
 	}
 	for _, a := range s.GetApps() {

@@ -19,6 +19,8 @@ type Index struct {
 	derived  map[string]*DerivedModel
 	rules    map[string]*Rule
 	anyModel *Rule
+	// ends are the SLOs of pipelines, by the models that only they ask for: the longest.
+	ends map[string]int64
 }
 
 type profileKey struct{ model, gpuType string }
@@ -40,6 +42,12 @@ func NewIndex(s *Snapshot) *Index {
 		byID:     make(map[gpuKey]*GPU),
 		derived:  make(map[string]*DerivedModel),
 		rules:    make(map[string]*Rule),
+		ends:     make(map[string]int64),
+	}
+	for _, p := range s.GetPipelines() {
+		for _, step := range p.GetSteps() {
+			x.ends[step.GetModel()] = max(x.ends[step.GetModel()], p.GetSloUs())
+		}
 	}
 	for _, d := range s.GetDerived() {
 		name := d.GetRecipe().GetName()
@@ -50,6 +58,9 @@ func NewIndex(s *Snapshot) *Index {
 	for _, m := range s.GetModels() {
 		if _, twice := x.models[m.GetName()]; !twice {
 			x.models[m.GetName()] = m
+		}
+		if x.ends[m.GetName()] > 0 && s.DirectRate(m) > 0 {
+			delete(x.ends, m.GetName())
 		}
 	}
 	for _, p := range s.GetProfiles() {
@@ -129,9 +140,11 @@ func (x *Index) UsableProfile(model, gpuType string) *Profile {
 
 // Meets reports whether a single row of the model meets its SLO at the share of
 // a GPU of the type, by the upper quantile of a usable profile. Without an SLO
-// or without a usable profile nothing says that it does not.
+// or without a usable profile nothing says that it does not. How a pipeline's SLO is
+// divided is up to the policy: a model that only pipelines ask for meets it within
+// the whole of theirs.
 func (x *Index) Meets(model, gpuType string, share uint32) bool {
-	slo := x.Model(model).GetSloUs()
+	slo := max(x.Model(model).GetSloUs(), x.ends[model])
 	p := x.UsableProfile(model, gpuType)
 	if slo <= 0 || p == nil {
 		return true

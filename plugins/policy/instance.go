@@ -91,3 +91,14 @@ func (x *Model) OwnRate() float64 {
 	}
 	return x.GetRate() * (rows - routed) / rows
 }
+
+// MostExecutions is how many batches a partition may run at once, at most (GPU.executions).
+const MostExecutions = 64
+
+// AtOnce is how many batches a partition runs at once: those of its GPU, if it has all of that.
+func (x *Index) AtOnce(part *Partition) int {
+	if part.GetThreadPercentage() < 100 {
+		return 1
+	}
+	return int(min(max(1, x.GPUOf(part).GetExecutions()), MostExecutions))
+}

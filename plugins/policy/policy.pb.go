@@ -733,6 +733,8 @@ func (x *Outcome) GetCostPerHour() float64 {
 	return 0
 }
 
+// ModelOutcome is of a model, or of a pipeline under its name: a request of a
+// pipeline counts once, and not for the models of its steps.
 type ModelOutcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -1142,7 +1144,12 @@ type Snapshot struct {
 	Observations []*InstanceObservation `protobuf:"bytes,21,rep,name=observations,proto3" json:"observations,omitempty"`
 	// What the latest answer of this policy's name and version left in
 	// Plan.policy_state, whether it was applied or not; at most 64 KiB.
-	PolicyState   []byte `protobuf:"bytes,22,opt,name=policy_state,json=policyState,proto3" json:"policy_state,omitempty"`
+	PolicyState []byte `protobuf:"bytes,22,opt,name=policy_state,json=policyState,proto3" json:"policy_state,omitempty"`
+	// DAGs of models that clients ask for as one. Rates and row rates of models have
+	// what pipelines ask of them; a model that only pipelines ask for has as its SLO
+	// its part of the shortest of theirs, in proportion to its latency along the
+	// longest path, for policies that do not divide SLOs themselves.
+	Pipelines     []*Pipeline `protobuf:"bytes,23,rep,name=pipelines,proto3" json:"pipelines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1331,6 +1338,170 @@ func (x *Snapshot) GetPolicyState() []byte {
 	return nil
 }
 
+func (x *Snapshot) GetPipelines() []*Pipeline {
+	if x != nil {
+		return x.Pipelines
+	}
+	return nil
+}
+
+// Pipeline is a DAG of models under one SLO from end to end: an ensemble of Triton
+// whose steps the host runs, a query tree of Nexus (section 6.2), an application of
+// gpulet (game, traffic).
+type Pipeline struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	SloUs int64                  `protobuf:"varint,2,opt,name=slo_us,json=sloUs,proto3" json:"slo_us,omitempty"`
+	// Requests per second.
+	Rate float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Each after those whose results it takes.
+	Steps []*PipelineStep `protobuf:"bytes,4,rep,name=steps,proto3" json:"steps,omitempty"`
+	// Rows of a request, on average; 0: one.
+	Rows          float64 `protobuf:"fixed64,5,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pipeline) Reset() {
+	*x = Pipeline{}
+	mi := &file_policy_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pipeline) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pipeline) ProtoMessage() {}
+
+func (x *Pipeline) ProtoReflect() protoreflect.Message {
+	mi := &file_policy_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pipeline.ProtoReflect.Descriptor instead.
+func (*Pipeline) Descriptor() ([]byte, []int) {
+	return file_policy_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Pipeline) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pipeline) GetSloUs() int64 {
+	if x != nil {
+		return x.SloUs
+	}
+	return 0
+}
+
+func (x *Pipeline) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Pipeline) GetSteps() []*PipelineStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Pipeline) GetRows() float64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+// PipelineStep is one execution of a model for a request of the pipeline.
+type PipelineStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Model string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// Indices of the steps whose results it takes, below its own; none: it takes the
+	// request's.
+	After []uint32 `protobuf:"varint,2,rep,packed,name=after,proto3" json:"after,omitempty"`
+	// Rows for each row of the request, on average; 1 unless the steps before it say
+	// how many. A host says what it observed.
+	Rows float64 `protobuf:"fixed64,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Bytes of the tensors that it takes from each step of after, in that order, for
+	// each row of the request, as they were measured; empty: not known.
+	TakenBytes    []float64 `protobuf:"fixed64,4,rep,packed,name=taken_bytes,json=takenBytes,proto3" json:"taken_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PipelineStep) Reset() {
+	*x = PipelineStep{}
+	mi := &file_policy_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PipelineStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PipelineStep) ProtoMessage() {}
+
+func (x *PipelineStep) ProtoReflect() protoreflect.Message {
+	mi := &file_policy_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PipelineStep.ProtoReflect.Descriptor instead.
+func (*PipelineStep) Descriptor() ([]byte, []int) {
+	return file_policy_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PipelineStep) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *PipelineStep) GetAfter() []uint32 {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *PipelineStep) GetRows() float64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *PipelineStep) GetTakenBytes() []float64 {
+	if x != nil {
+		return x.TakenBytes
+	}
+	return nil
+}
+
 // Traffic names arrivals so that an evaluation can be repeated.
 type Traffic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1346,7 +1517,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_policy_proto_msgTypes[11]
+	mi := &file_policy_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1529,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[11]
+	mi := &file_policy_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1542,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{11}
+	return file_policy_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Traffic) GetDigest() string {
@@ -1414,7 +1585,7 @@ type ModelHistory struct {
 
 func (x *ModelHistory) Reset() {
 	*x = ModelHistory{}
-	mi := &file_policy_proto_msgTypes[12]
+	mi := &file_policy_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1597,7 @@ func (x *ModelHistory) String() string {
 func (*ModelHistory) ProtoMessage() {}
 
 func (x *ModelHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[12]
+	mi := &file_policy_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1610,7 @@ func (x *ModelHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelHistory.ProtoReflect.Descriptor instead.
 func (*ModelHistory) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{12}
+	return file_policy_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ModelHistory) GetModel() string {
@@ -1482,7 +1653,7 @@ type InstanceObservation struct {
 
 func (x *InstanceObservation) Reset() {
 	*x = InstanceObservation{}
-	mi := &file_policy_proto_msgTypes[13]
+	mi := &file_policy_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1665,7 @@ func (x *InstanceObservation) String() string {
 func (*InstanceObservation) ProtoMessage() {}
 
 func (x *InstanceObservation) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[13]
+	mi := &file_policy_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1678,7 @@ func (x *InstanceObservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceObservation.ProtoReflect.Descriptor instead.
 func (*InstanceObservation) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{13}
+	return file_policy_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InstanceObservation) GetPartition() string {
@@ -1593,7 +1764,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_policy_proto_msgTypes[14]
+	mi := &file_policy_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1776,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[14]
+	mi := &file_policy_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1789,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{14}
+	return file_policy_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Node) GetName() string {
@@ -1658,7 +1829,7 @@ type CPU struct {
 
 func (x *CPU) Reset() {
 	*x = CPU{}
-	mi := &file_policy_proto_msgTypes[15]
+	mi := &file_policy_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1841,7 @@ func (x *CPU) String() string {
 func (*CPU) ProtoMessage() {}
 
 func (x *CPU) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[15]
+	mi := &file_policy_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1854,7 @@ func (x *CPU) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CPU.ProtoReflect.Descriptor instead.
 func (*CPU) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{15}
+	return file_policy_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CPU) GetType() string {
@@ -1745,14 +1916,18 @@ type GPU struct {
 	UnavailableReason string `protobuf:"bytes,12,opt,name=unavailable_reason,json=unavailableReason,proto3" json:"unavailable_reason,omitempty"`
 	// Memory that the process of each partition on it takes before it loads a model
 	// (its CUDA context); 0 is not known, or none.
-	ContextBytes  uint64 `protobuf:"varint,13,opt,name=context_bytes,json=contextBytes,proto3" json:"context_bytes,omitempty"`
+	ContextBytes uint64 `protobuf:"varint,13,opt,name=context_bytes,json=contextBytes,proto3" json:"context_bytes,omitempty"`
+	// How many batches a partition of all of it runs at once; 0 is 1. More are those
+	// of a server that others run on several GPUs, for which this one stands. A policy
+	// that plans for one plans for less than there is.
+	Executions    uint32 `protobuf:"varint,14,opt,name=executions,proto3" json:"executions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GPU) Reset() {
 	*x = GPU{}
-	mi := &file_policy_proto_msgTypes[16]
+	mi := &file_policy_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1939,7 @@ func (x *GPU) String() string {
 func (*GPU) ProtoMessage() {}
 
 func (x *GPU) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[16]
+	mi := &file_policy_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1952,7 @@ func (x *GPU) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GPU.ProtoReflect.Descriptor instead.
 func (*GPU) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{16}
+	return file_policy_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GPU) GetId() string {
@@ -1871,6 +2046,13 @@ func (x *GPU) GetContextBytes() uint64 {
 	return 0
 }
 
+func (x *GPU) GetExecutions() uint32 {
+	if x != nil {
+		return x.Executions
+	}
+	return 0
+}
+
 type GPUOffer struct {
 	state                   protoimpl.MessageState `protogen:"open.v1"`
 	Type                    string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
@@ -1886,7 +2068,7 @@ type GPUOffer struct {
 
 func (x *GPUOffer) Reset() {
 	*x = GPUOffer{}
-	mi := &file_policy_proto_msgTypes[17]
+	mi := &file_policy_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +2080,7 @@ func (x *GPUOffer) String() string {
 func (*GPUOffer) ProtoMessage() {}
 
 func (x *GPUOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[17]
+	mi := &file_policy_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2093,7 @@ func (x *GPUOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GPUOffer.ProtoReflect.Descriptor instead.
 func (*GPUOffer) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{17}
+	return file_policy_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GPUOffer) GetType() string {
@@ -2019,7 +2201,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_policy_proto_msgTypes[18]
+	mi := &file_policy_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2213,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[18]
+	mi := &file_policy_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2226,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{18}
+	return file_policy_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Model) GetName() string {
@@ -2227,7 +2409,7 @@ type ModelChangeCost struct {
 
 func (x *ModelChangeCost) Reset() {
 	*x = ModelChangeCost{}
-	mi := &file_policy_proto_msgTypes[19]
+	mi := &file_policy_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2421,7 @@ func (x *ModelChangeCost) String() string {
 func (*ModelChangeCost) ProtoMessage() {}
 
 func (x *ModelChangeCost) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[19]
+	mi := &file_policy_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2434,7 @@ func (x *ModelChangeCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelChangeCost.ProtoReflect.Descriptor instead.
 func (*ModelChangeCost) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{19}
+	return file_policy_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ModelChangeCost) GetSeconds() float64 {
@@ -2288,7 +2470,7 @@ type App struct {
 
 func (x *App) Reset() {
 	*x = App{}
-	mi := &file_policy_proto_msgTypes[20]
+	mi := &file_policy_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2482,7 @@ func (x *App) String() string {
 func (*App) ProtoMessage() {}
 
 func (x *App) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[20]
+	mi := &file_policy_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2495,7 @@ func (x *App) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use App.ProtoReflect.Descriptor instead.
 func (*App) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{20}
+	return file_policy_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *App) GetName() string {
@@ -2372,7 +2554,7 @@ type Wish struct {
 
 func (x *Wish) Reset() {
 	*x = Wish{}
-	mi := &file_policy_proto_msgTypes[21]
+	mi := &file_policy_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2566,7 @@ func (x *Wish) String() string {
 func (*Wish) ProtoMessage() {}
 
 func (x *Wish) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[21]
+	mi := &file_policy_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2579,7 @@ func (x *Wish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wish.ProtoReflect.Descriptor instead.
 func (*Wish) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{21}
+	return file_policy_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Wish) GetMinimumAccuracy() float64 {
@@ -2437,7 +2619,7 @@ type Variant struct {
 
 func (x *Variant) Reset() {
 	*x = Variant{}
-	mi := &file_policy_proto_msgTypes[22]
+	mi := &file_policy_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2449,7 +2631,7 @@ func (x *Variant) String() string {
 func (*Variant) ProtoMessage() {}
 
 func (x *Variant) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[22]
+	mi := &file_policy_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2644,7 @@ func (x *Variant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Variant.ProtoReflect.Descriptor instead.
 func (*Variant) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{22}
+	return file_policy_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Variant) GetModel() string {
@@ -2518,7 +2700,7 @@ type Recipe struct {
 
 func (x *Recipe) Reset() {
 	*x = Recipe{}
-	mi := &file_policy_proto_msgTypes[23]
+	mi := &file_policy_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2712,7 @@ func (x *Recipe) String() string {
 func (*Recipe) ProtoMessage() {}
 
 func (x *Recipe) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[23]
+	mi := &file_policy_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2725,7 @@ func (x *Recipe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recipe.ProtoReflect.Descriptor instead.
 func (*Recipe) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{23}
+	return file_policy_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Recipe) GetName() string {
@@ -2616,7 +2798,7 @@ type DerivedModel struct {
 
 func (x *DerivedModel) Reset() {
 	*x = DerivedModel{}
-	mi := &file_policy_proto_msgTypes[24]
+	mi := &file_policy_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2810,7 @@ func (x *DerivedModel) String() string {
 func (*DerivedModel) ProtoMessage() {}
 
 func (x *DerivedModel) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[24]
+	mi := &file_policy_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2823,7 @@ func (x *DerivedModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DerivedModel.ProtoReflect.Descriptor instead.
 func (*DerivedModel) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{24}
+	return file_policy_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DerivedModel) GetRecipe() *Recipe {
@@ -2715,7 +2897,7 @@ type Similarity struct {
 
 func (x *Similarity) Reset() {
 	*x = Similarity{}
-	mi := &file_policy_proto_msgTypes[25]
+	mi := &file_policy_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2727,7 +2909,7 @@ func (x *Similarity) String() string {
 func (*Similarity) ProtoMessage() {}
 
 func (x *Similarity) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[25]
+	mi := &file_policy_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2740,7 +2922,7 @@ func (x *Similarity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Similarity.ProtoReflect.Descriptor instead.
 func (*Similarity) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{25}
+	return file_policy_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Similarity) GetModel() string {
@@ -2783,7 +2965,7 @@ type Estimate struct {
 
 func (x *Estimate) Reset() {
 	*x = Estimate{}
-	mi := &file_policy_proto_msgTypes[26]
+	mi := &file_policy_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2977,7 @@ func (x *Estimate) String() string {
 func (*Estimate) ProtoMessage() {}
 
 func (x *Estimate) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[26]
+	mi := &file_policy_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2990,7 @@ func (x *Estimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Estimate.ProtoReflect.Descriptor instead.
 func (*Estimate) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{26}
+	return file_policy_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Estimate) GetValue() float64 {
@@ -2843,7 +3025,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_policy_proto_msgTypes[27]
+	mi := &file_policy_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +3037,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[27]
+	mi := &file_policy_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +3050,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{27}
+	return file_policy_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Profile) GetModel() string {
@@ -2935,7 +3117,7 @@ type ProfilePoint struct {
 
 func (x *ProfilePoint) Reset() {
 	*x = ProfilePoint{}
-	mi := &file_policy_proto_msgTypes[28]
+	mi := &file_policy_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3129,7 @@ func (x *ProfilePoint) String() string {
 func (*ProfilePoint) ProtoMessage() {}
 
 func (x *ProfilePoint) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[28]
+	mi := &file_policy_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3142,7 @@ func (x *ProfilePoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfilePoint.ProtoReflect.Descriptor instead.
 func (*ProfilePoint) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{28}
+	return file_policy_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ProfilePoint) GetBatch() uint32 {
@@ -3044,7 +3226,7 @@ type Interference struct {
 
 func (x *Interference) Reset() {
 	*x = Interference{}
-	mi := &file_policy_proto_msgTypes[29]
+	mi := &file_policy_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3238,7 @@ func (x *Interference) String() string {
 func (*Interference) ProtoMessage() {}
 
 func (x *Interference) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[29]
+	mi := &file_policy_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3251,7 @@ func (x *Interference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interference.ProtoReflect.Descriptor instead.
 func (*Interference) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{29}
+	return file_policy_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Interference) GetGpuType() string {
@@ -3128,7 +3310,7 @@ type ChangeCost struct {
 
 func (x *ChangeCost) Reset() {
 	*x = ChangeCost{}
-	mi := &file_policy_proto_msgTypes[30]
+	mi := &file_policy_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3322,7 @@ func (x *ChangeCost) String() string {
 func (*ChangeCost) ProtoMessage() {}
 
 func (x *ChangeCost) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[30]
+	mi := &file_policy_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3335,7 @@ func (x *ChangeCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeCost.ProtoReflect.Descriptor instead.
 func (*ChangeCost) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{30}
+	return file_policy_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ChangeCost) GetPartitionStartSeconds() float64 {
@@ -3202,7 +3384,7 @@ type Constraint struct {
 
 func (x *Constraint) Reset() {
 	*x = Constraint{}
-	mi := &file_policy_proto_msgTypes[31]
+	mi := &file_policy_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3396,7 @@ func (x *Constraint) String() string {
 func (*Constraint) ProtoMessage() {}
 
 func (x *Constraint) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[31]
+	mi := &file_policy_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3409,7 @@ func (x *Constraint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Constraint.ProtoReflect.Descriptor instead.
 func (*Constraint) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{31}
+	return file_policy_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Constraint) GetModel() string {
@@ -3300,13 +3482,14 @@ type DispatchStatistics struct {
 	Models        []*ModelStatistics     `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
 	Partitions    []*PartitionStatistics `protobuf:"bytes,3,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	Advice        *Advice                `protobuf:"bytes,4,opt,name=advice,proto3" json:"advice,omitempty"`
+	Pipelines     []*PipelineStatistics  `protobuf:"bytes,5,rep,name=pipelines,proto3" json:"pipelines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DispatchStatistics) Reset() {
 	*x = DispatchStatistics{}
-	mi := &file_policy_proto_msgTypes[32]
+	mi := &file_policy_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3318,7 +3501,7 @@ func (x *DispatchStatistics) String() string {
 func (*DispatchStatistics) ProtoMessage() {}
 
 func (x *DispatchStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[32]
+	mi := &file_policy_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3331,7 +3514,7 @@ func (x *DispatchStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DispatchStatistics.ProtoReflect.Descriptor instead.
 func (*DispatchStatistics) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{32}
+	return file_policy_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DispatchStatistics) GetWindowSeconds() float64 {
@@ -3362,6 +3545,195 @@ func (x *DispatchStatistics) GetAdvice() *Advice {
 	return nil
 }
 
+func (x *DispatchStatistics) GetPipelines() []*PipelineStatistics {
+	if x != nil {
+		return x.Pipelines
+	}
+	return nil
+}
+
+// PipelineStatistics is where the time of a pipeline's requests went, of those in
+// the window whose steps all ran. Steps are those of the ensemble's own
+// configuration: a step may be an ensemble, whose steps are the statistics of its
+// own pipeline, and in Snapshot.pipelines stand in its place.
+type PipelineStatistics struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Pipeline string                 `protobuf:"bytes,1,opt,name=pipeline,proto3" json:"pipeline,omitempty"`
+	Requests uint64                 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	// Mean time from the arrival of a request to its answer.
+	LatencyUs     float64           `protobuf:"fixed64,3,opt,name=latency_us,json=latencyUs,proto3" json:"latency_us,omitempty"`
+	Steps         []*StepStatistics `protobuf:"bytes,4,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PipelineStatistics) Reset() {
+	*x = PipelineStatistics{}
+	mi := &file_policy_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PipelineStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PipelineStatistics) ProtoMessage() {}
+
+func (x *PipelineStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_policy_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PipelineStatistics.ProtoReflect.Descriptor instead.
+func (*PipelineStatistics) Descriptor() ([]byte, []int) {
+	return file_policy_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *PipelineStatistics) GetPipeline() string {
+	if x != nil {
+		return x.Pipeline
+	}
+	return ""
+}
+
+func (x *PipelineStatistics) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *PipelineStatistics) GetLatencyUs() float64 {
+	if x != nil {
+		return x.LatencyUs
+	}
+	return 0
+}
+
+func (x *PipelineStatistics) GetSteps() []*StepStatistics {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+// StepStatistics is a step's part. Times are means over the requests in which it
+// ran.
+type StepStatistics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Model string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	After []uint32               `protobuf:"varint,2,rep,packed,name=after,proto3" json:"after,omitempty"`
+	// Rows for each row of the request.
+	Rows float64 `protobuf:"fixed64,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	// It waited in the queue of its model; it executed; and it was on the way: from
+	// the end of the last step before it (or the request's arrival) into the queue,
+	// and with its results back from the server.
+	QueueUs     float64 `protobuf:"fixed64,4,opt,name=queue_us,json=queueUs,proto3" json:"queue_us,omitempty"`
+	ExecutionUs float64 `protobuf:"fixed64,5,opt,name=execution_us,json=executionUs,proto3" json:"execution_us,omitempty"`
+	HandOverUs  float64 `protobuf:"fixed64,6,opt,name=hand_over_us,json=handOverUs,proto3" json:"hand_over_us,omitempty"`
+	// Part of the requests in which it was on the critical path: the steps for which
+	// each next one waited longest, back from the last one to end.
+	CriticalShare float64 `protobuf:"fixed64,7,opt,name=critical_share,json=criticalShare,proto3" json:"critical_share,omitempty"`
+	// Bytes of tensors that it took from other steps, for each row of the request.
+	TakenBytes    float64 `protobuf:"fixed64,8,opt,name=taken_bytes,json=takenBytes,proto3" json:"taken_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepStatistics) Reset() {
+	*x = StepStatistics{}
+	mi := &file_policy_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepStatistics) ProtoMessage() {}
+
+func (x *StepStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_policy_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepStatistics.ProtoReflect.Descriptor instead.
+func (*StepStatistics) Descriptor() ([]byte, []int) {
+	return file_policy_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *StepStatistics) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *StepStatistics) GetAfter() []uint32 {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *StepStatistics) GetRows() float64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *StepStatistics) GetQueueUs() float64 {
+	if x != nil {
+		return x.QueueUs
+	}
+	return 0
+}
+
+func (x *StepStatistics) GetExecutionUs() float64 {
+	if x != nil {
+		return x.ExecutionUs
+	}
+	return 0
+}
+
+func (x *StepStatistics) GetHandOverUs() float64 {
+	if x != nil {
+		return x.HandOverUs
+	}
+	return 0
+}
+
+func (x *StepStatistics) GetCriticalShare() float64 {
+	if x != nil {
+		return x.CriticalShare
+	}
+	return 0
+}
+
+func (x *StepStatistics) GetTakenBytes() float64 {
+	if x != nil {
+		return x.TakenBytes
+	}
+	return 0
+}
+
 type ModelStatistics struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Model   string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -3379,7 +3751,7 @@ type ModelStatistics struct {
 
 func (x *ModelStatistics) Reset() {
 	*x = ModelStatistics{}
-	mi := &file_policy_proto_msgTypes[33]
+	mi := &file_policy_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3391,7 +3763,7 @@ func (x *ModelStatistics) String() string {
 func (*ModelStatistics) ProtoMessage() {}
 
 func (x *ModelStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[33]
+	mi := &file_policy_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3404,7 +3776,7 @@ func (x *ModelStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStatistics.ProtoReflect.Descriptor instead.
 func (*ModelStatistics) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{33}
+	return file_policy_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ModelStatistics) GetModel() string {
@@ -3477,7 +3849,7 @@ type PartitionStatistics struct {
 
 func (x *PartitionStatistics) Reset() {
 	*x = PartitionStatistics{}
-	mi := &file_policy_proto_msgTypes[34]
+	mi := &file_policy_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3489,7 +3861,7 @@ func (x *PartitionStatistics) String() string {
 func (*PartitionStatistics) ProtoMessage() {}
 
 func (x *PartitionStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[34]
+	mi := &file_policy_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3502,7 +3874,7 @@ func (x *PartitionStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStatistics.ProtoReflect.Descriptor instead.
 func (*PartitionStatistics) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{34}
+	return file_policy_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PartitionStatistics) GetPartition() string {
@@ -3570,7 +3942,7 @@ type Advice struct {
 
 func (x *Advice) Reset() {
 	*x = Advice{}
-	mi := &file_policy_proto_msgTypes[35]
+	mi := &file_policy_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +3954,7 @@ func (x *Advice) String() string {
 func (*Advice) ProtoMessage() {}
 
 func (x *Advice) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[35]
+	mi := &file_policy_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3967,7 @@ func (x *Advice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Advice.ProtoReflect.Descriptor instead.
 func (*Advice) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{35}
+	return file_policy_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Advice) GetAllocateGpus() float64 {
@@ -3693,7 +4065,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_policy_proto_msgTypes[36]
+	mi := &file_policy_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +4077,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[36]
+	mi := &file_policy_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +4090,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{36}
+	return file_policy_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Plan) GetSnapshotRevision() uint64 {
@@ -3842,7 +4214,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_policy_proto_msgTypes[37]
+	mi := &file_policy_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +4226,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[37]
+	mi := &file_policy_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +4239,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{37}
+	return file_policy_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Partition) GetId() string {
@@ -3943,7 +4315,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_policy_proto_msgTypes[38]
+	mi := &file_policy_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3955,7 +4327,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[38]
+	mi := &file_policy_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3968,7 +4340,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{38}
+	return file_policy_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Instance) GetModel() string {
@@ -4039,7 +4411,7 @@ type SubCluster struct {
 
 func (x *SubCluster) Reset() {
 	*x = SubCluster{}
-	mi := &file_policy_proto_msgTypes[39]
+	mi := &file_policy_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4051,7 +4423,7 @@ func (x *SubCluster) String() string {
 func (*SubCluster) ProtoMessage() {}
 
 func (x *SubCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[39]
+	mi := &file_policy_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4064,7 +4436,7 @@ func (x *SubCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubCluster.ProtoReflect.Descriptor instead.
 func (*SubCluster) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{39}
+	return file_policy_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SubCluster) GetName() string {
@@ -4104,7 +4476,7 @@ type Dispatch struct {
 
 func (x *Dispatch) Reset() {
 	*x = Dispatch{}
-	mi := &file_policy_proto_msgTypes[40]
+	mi := &file_policy_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4116,7 +4488,7 @@ func (x *Dispatch) String() string {
 func (*Dispatch) ProtoMessage() {}
 
 func (x *Dispatch) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[40]
+	mi := &file_policy_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4129,7 +4501,7 @@ func (x *Dispatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dispatch.ProtoReflect.Descriptor instead.
 func (*Dispatch) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{40}
+	return file_policy_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Dispatch) GetModel() string {
@@ -4174,7 +4546,7 @@ type Prediction struct {
 
 func (x *Prediction) Reset() {
 	*x = Prediction{}
-	mi := &file_policy_proto_msgTypes[41]
+	mi := &file_policy_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +4558,7 @@ func (x *Prediction) String() string {
 func (*Prediction) ProtoMessage() {}
 
 func (x *Prediction) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[41]
+	mi := &file_policy_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +4571,7 @@ func (x *Prediction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prediction.ProtoReflect.Descriptor instead.
 func (*Prediction) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{41}
+	return file_policy_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Prediction) GetModel() string {
@@ -4249,7 +4621,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_policy_proto_msgTypes[42]
+	mi := &file_policy_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4261,7 +4633,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[42]
+	mi := &file_policy_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4274,7 +4646,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{42}
+	return file_policy_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Reason) GetModel() string {
@@ -4313,7 +4685,7 @@ type Unplaced struct {
 
 func (x *Unplaced) Reset() {
 	*x = Unplaced{}
-	mi := &file_policy_proto_msgTypes[43]
+	mi := &file_policy_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4325,7 +4697,7 @@ func (x *Unplaced) String() string {
 func (*Unplaced) ProtoMessage() {}
 
 func (x *Unplaced) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[43]
+	mi := &file_policy_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4338,7 +4710,7 @@ func (x *Unplaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unplaced.ProtoReflect.Descriptor instead.
 func (*Unplaced) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{43}
+	return file_policy_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Unplaced) GetModel() string {
@@ -4381,7 +4753,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_policy_proto_msgTypes[44]
+	mi := &file_policy_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4393,7 +4765,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[44]
+	mi := &file_policy_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4406,7 +4778,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{44}
+	return file_policy_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Refusal) GetCause() string {
@@ -4437,7 +4809,7 @@ type AppRoute struct {
 
 func (x *AppRoute) Reset() {
 	*x = AppRoute{}
-	mi := &file_policy_proto_msgTypes[45]
+	mi := &file_policy_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4449,7 +4821,7 @@ func (x *AppRoute) String() string {
 func (*AppRoute) ProtoMessage() {}
 
 func (x *AppRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[45]
+	mi := &file_policy_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4462,7 +4834,7 @@ func (x *AppRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppRoute.ProtoReflect.Descriptor instead.
 func (*AppRoute) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{45}
+	return file_policy_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AppRoute) GetApp() string {
@@ -4496,7 +4868,7 @@ type WeightedVariant struct {
 
 func (x *WeightedVariant) Reset() {
 	*x = WeightedVariant{}
-	mi := &file_policy_proto_msgTypes[46]
+	mi := &file_policy_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4508,7 +4880,7 @@ func (x *WeightedVariant) String() string {
 func (*WeightedVariant) ProtoMessage() {}
 
 func (x *WeightedVariant) ProtoReflect() protoreflect.Message {
-	mi := &file_policy_proto_msgTypes[46]
+	mi := &file_policy_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4521,7 +4893,7 @@ func (x *WeightedVariant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightedVariant.ProtoReflect.Descriptor instead.
 func (*WeightedVariant) Descriptor() ([]byte, []int) {
-	return file_policy_proto_rawDescGZIP(), []int{46}
+	return file_policy_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WeightedVariant) GetModel() string {
@@ -4614,7 +4986,7 @@ const file_policy_proto_rawDesc = "" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12#\n" +
 	"\rdefault_value\x18\x03 \x01(\tR\fdefaultValue\x12$\n" +
 	"\rdocumentation\x18\x04 \x01(\tR\rdocumentation\x12\x16\n" +
-	"\x06values\x18\x05 \x03(\tR\x06values\"\x9d\t\n" +
+	"\x06values\x18\x05 \x03(\tR\x06values\"\xd6\t\n" +
 	"\bSnapshot\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04seed\x18\x02 \x01(\x04R\x04seed\x12,\n" +
@@ -4643,10 +5015,23 @@ const file_policy_proto_rawDesc = "" +
 	"\ahistory\x18\x13 \x03(\v2\x1d.conch.policy.v2.ModelHistoryR\ahistory\x127\n" +
 	"\aderived\x18\x14 \x03(\v2\x1d.conch.policy.v2.DerivedModelR\aderived\x12H\n" +
 	"\fobservations\x18\x15 \x03(\v2$.conch.policy.v2.InstanceObservationR\fobservations\x12!\n" +
-	"\fpolicy_state\x18\x16 \x01(\fR\vpolicyState\x1a=\n" +
+	"\fpolicy_state\x18\x16 \x01(\fR\vpolicyState\x127\n" +
+	"\tpipelines\x18\x17 \x03(\v2\x19.conch.policy.v2.PipelineR\tpipelines\x1a=\n" +
 	"\x0fParametersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"o\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x01\n" +
+	"\bPipeline\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x15\n" +
+	"\x06slo_us\x18\x02 \x01(\x03R\x05sloUs\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\x01R\x04rate\x123\n" +
+	"\x05steps\x18\x04 \x03(\v2\x1d.conch.policy.v2.PipelineStepR\x05steps\x12\x12\n" +
+	"\x04rows\x18\x05 \x01(\x01R\x04rows\"o\n" +
+	"\fPipelineStep\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n" +
+	"\x05after\x18\x02 \x03(\rR\x05after\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\x01R\x04rows\x12\x1f\n" +
+	"\vtaken_bytes\x18\x04 \x03(\x01R\n" +
+	"takenBytes\"o\n" +
 	"\aTraffic\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x18\n" +
@@ -4680,7 +5065,7 @@ const file_policy_proto_rawDesc = "" +
 	"\x05cores\x18\x02 \x01(\rR\x05cores\x12!\n" +
 	"\fmemory_bytes\x18\x03 \x01(\x04R\vmemoryBytes\x12\"\n" +
 	"\rcost_per_hour\x18\x04 \x01(\x01R\vcostPerHour\x12\x1a\n" +
-	"\bemulated\x18\x05 \x01(\bR\bemulated\"\xad\x03\n" +
+	"\bemulated\x18\x05 \x01(\bR\bemulated\"\xcd\x03\n" +
 	"\x03GPU\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12!\n" +
@@ -4695,7 +5080,10 @@ const file_policy_proto_rawDesc = "" +
 	" \x01(\rR\x05index\x12 \n" +
 	"\vunavailable\x18\v \x01(\bR\vunavailable\x12-\n" +
 	"\x12unavailable_reason\x18\f \x01(\tR\x11unavailableReason\x12#\n" +
-	"\rcontext_bytes\x18\r \x01(\x04R\fcontextBytes\"\xff\x01\n" +
+	"\rcontext_bytes\x18\r \x01(\x04R\fcontextBytes\x12\x1e\n" +
+	"\n" +
+	"executions\x18\x0e \x01(\rR\n" +
+	"executions\"\xff\x01\n" +
 	"\bGPUOffer\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12\x19\n" +
@@ -4825,14 +5213,32 @@ const file_policy_proto_rawDesc = "" +
 	"\x15min_thread_percentage\x18\a \x01(\rR\x13minThreadPercentage\x122\n" +
 	"\x15max_thread_percentage\x18\b \x01(\rR\x13maxThreadPercentage\x12\x1f\n" +
 	"\vnever_merge\x18\t \x01(\bR\n" +
-	"neverMerge\"\xec\x01\n" +
+	"neverMerge\"\xaf\x02\n" +
 	"\x12DispatchStatistics\x12%\n" +
 	"\x0ewindow_seconds\x18\x01 \x01(\x01R\rwindowSeconds\x128\n" +
 	"\x06models\x18\x02 \x03(\v2 .conch.policy.v2.ModelStatisticsR\x06models\x12D\n" +
 	"\n" +
 	"partitions\x18\x03 \x03(\v2$.conch.policy.v2.PartitionStatisticsR\n" +
 	"partitions\x12/\n" +
-	"\x06advice\x18\x04 \x01(\v2\x17.conch.policy.v2.AdviceR\x06advice\"\x8d\x02\n" +
+	"\x06advice\x18\x04 \x01(\v2\x17.conch.policy.v2.AdviceR\x06advice\x12A\n" +
+	"\tpipelines\x18\x05 \x03(\v2#.conch.policy.v2.PipelineStatisticsR\tpipelines\"\xa2\x01\n" +
+	"\x12PipelineStatistics\x12\x1a\n" +
+	"\bpipeline\x18\x01 \x01(\tR\bpipeline\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x1d\n" +
+	"\n" +
+	"latency_us\x18\x03 \x01(\x01R\tlatencyUs\x125\n" +
+	"\x05steps\x18\x04 \x03(\v2\x1f.conch.policy.v2.StepStatisticsR\x05steps\"\xf8\x01\n" +
+	"\x0eStepStatistics\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n" +
+	"\x05after\x18\x02 \x03(\rR\x05after\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\x01R\x04rows\x12\x19\n" +
+	"\bqueue_us\x18\x04 \x01(\x01R\aqueueUs\x12!\n" +
+	"\fexecution_us\x18\x05 \x01(\x01R\vexecutionUs\x12 \n" +
+	"\fhand_over_us\x18\x06 \x01(\x01R\n" +
+	"handOverUs\x12%\n" +
+	"\x0ecritical_share\x18\a \x01(\x01R\rcriticalShare\x12\x1f\n" +
+	"\vtaken_bytes\x18\b \x01(\x01R\n" +
+	"takenBytes\"\x8d\x02\n" +
 	"\x0fModelStatistics\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\agoodput\x18\x02 \x01(\x01R\agoodput\x12\x19\n" +
@@ -5001,7 +5407,7 @@ func file_policy_proto_rawDescGZIP() []byte {
 }
 
 var file_policy_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_policy_proto_goTypes = []any{
 	(Objective)(0),              // 0: conch.policy.v2.Objective
 	(LatePolicy)(0),             // 1: conch.policy.v2.LatePolicy
@@ -5020,116 +5426,124 @@ var file_policy_proto_goTypes = []any{
 	(*Description)(nil),         // 14: conch.policy.v2.Description
 	(*Parameter)(nil),           // 15: conch.policy.v2.Parameter
 	(*Snapshot)(nil),            // 16: conch.policy.v2.Snapshot
-	(*Traffic)(nil),             // 17: conch.policy.v2.Traffic
-	(*ModelHistory)(nil),        // 18: conch.policy.v2.ModelHistory
-	(*InstanceObservation)(nil), // 19: conch.policy.v2.InstanceObservation
-	(*Node)(nil),                // 20: conch.policy.v2.Node
-	(*CPU)(nil),                 // 21: conch.policy.v2.CPU
-	(*GPU)(nil),                 // 22: conch.policy.v2.GPU
-	(*GPUOffer)(nil),            // 23: conch.policy.v2.GPUOffer
-	(*Model)(nil),               // 24: conch.policy.v2.Model
-	(*ModelChangeCost)(nil),     // 25: conch.policy.v2.ModelChangeCost
-	(*App)(nil),                 // 26: conch.policy.v2.App
-	(*Wish)(nil),                // 27: conch.policy.v2.Wish
-	(*Variant)(nil),             // 28: conch.policy.v2.Variant
-	(*Recipe)(nil),              // 29: conch.policy.v2.Recipe
-	(*DerivedModel)(nil),        // 30: conch.policy.v2.DerivedModel
-	(*Similarity)(nil),          // 31: conch.policy.v2.Similarity
-	(*Estimate)(nil),            // 32: conch.policy.v2.Estimate
-	(*Profile)(nil),             // 33: conch.policy.v2.Profile
-	(*ProfilePoint)(nil),        // 34: conch.policy.v2.ProfilePoint
-	(*Interference)(nil),        // 35: conch.policy.v2.Interference
-	(*ChangeCost)(nil),          // 36: conch.policy.v2.ChangeCost
-	(*Constraint)(nil),          // 37: conch.policy.v2.Constraint
-	(*DispatchStatistics)(nil),  // 38: conch.policy.v2.DispatchStatistics
-	(*ModelStatistics)(nil),     // 39: conch.policy.v2.ModelStatistics
-	(*PartitionStatistics)(nil), // 40: conch.policy.v2.PartitionStatistics
-	(*Advice)(nil),              // 41: conch.policy.v2.Advice
-	(*Plan)(nil),                // 42: conch.policy.v2.Plan
-	(*Partition)(nil),           // 43: conch.policy.v2.Partition
-	(*Instance)(nil),            // 44: conch.policy.v2.Instance
-	(*SubCluster)(nil),          // 45: conch.policy.v2.SubCluster
-	(*Dispatch)(nil),            // 46: conch.policy.v2.Dispatch
-	(*Prediction)(nil),          // 47: conch.policy.v2.Prediction
-	(*Reason)(nil),              // 48: conch.policy.v2.Reason
-	(*Unplaced)(nil),            // 49: conch.policy.v2.Unplaced
-	(*Refusal)(nil),             // 50: conch.policy.v2.Refusal
-	(*AppRoute)(nil),            // 51: conch.policy.v2.AppRoute
-	(*WeightedVariant)(nil),     // 52: conch.policy.v2.WeightedVariant
-	nil,                         // 53: conch.policy.v2.Snapshot.ParametersEntry
-	nil,                         // 54: conch.policy.v2.Plan.WantedGpusEntry
-	nil,                         // 55: conch.policy.v2.Dispatch.ParametersEntry
+	(*Pipeline)(nil),            // 17: conch.policy.v2.Pipeline
+	(*PipelineStep)(nil),        // 18: conch.policy.v2.PipelineStep
+	(*Traffic)(nil),             // 19: conch.policy.v2.Traffic
+	(*ModelHistory)(nil),        // 20: conch.policy.v2.ModelHistory
+	(*InstanceObservation)(nil), // 21: conch.policy.v2.InstanceObservation
+	(*Node)(nil),                // 22: conch.policy.v2.Node
+	(*CPU)(nil),                 // 23: conch.policy.v2.CPU
+	(*GPU)(nil),                 // 24: conch.policy.v2.GPU
+	(*GPUOffer)(nil),            // 25: conch.policy.v2.GPUOffer
+	(*Model)(nil),               // 26: conch.policy.v2.Model
+	(*ModelChangeCost)(nil),     // 27: conch.policy.v2.ModelChangeCost
+	(*App)(nil),                 // 28: conch.policy.v2.App
+	(*Wish)(nil),                // 29: conch.policy.v2.Wish
+	(*Variant)(nil),             // 30: conch.policy.v2.Variant
+	(*Recipe)(nil),              // 31: conch.policy.v2.Recipe
+	(*DerivedModel)(nil),        // 32: conch.policy.v2.DerivedModel
+	(*Similarity)(nil),          // 33: conch.policy.v2.Similarity
+	(*Estimate)(nil),            // 34: conch.policy.v2.Estimate
+	(*Profile)(nil),             // 35: conch.policy.v2.Profile
+	(*ProfilePoint)(nil),        // 36: conch.policy.v2.ProfilePoint
+	(*Interference)(nil),        // 37: conch.policy.v2.Interference
+	(*ChangeCost)(nil),          // 38: conch.policy.v2.ChangeCost
+	(*Constraint)(nil),          // 39: conch.policy.v2.Constraint
+	(*DispatchStatistics)(nil),  // 40: conch.policy.v2.DispatchStatistics
+	(*PipelineStatistics)(nil),  // 41: conch.policy.v2.PipelineStatistics
+	(*StepStatistics)(nil),      // 42: conch.policy.v2.StepStatistics
+	(*ModelStatistics)(nil),     // 43: conch.policy.v2.ModelStatistics
+	(*PartitionStatistics)(nil), // 44: conch.policy.v2.PartitionStatistics
+	(*Advice)(nil),              // 45: conch.policy.v2.Advice
+	(*Plan)(nil),                // 46: conch.policy.v2.Plan
+	(*Partition)(nil),           // 47: conch.policy.v2.Partition
+	(*Instance)(nil),            // 48: conch.policy.v2.Instance
+	(*SubCluster)(nil),          // 49: conch.policy.v2.SubCluster
+	(*Dispatch)(nil),            // 50: conch.policy.v2.Dispatch
+	(*Prediction)(nil),          // 51: conch.policy.v2.Prediction
+	(*Reason)(nil),              // 52: conch.policy.v2.Reason
+	(*Unplaced)(nil),            // 53: conch.policy.v2.Unplaced
+	(*Refusal)(nil),             // 54: conch.policy.v2.Refusal
+	(*AppRoute)(nil),            // 55: conch.policy.v2.AppRoute
+	(*WeightedVariant)(nil),     // 56: conch.policy.v2.WeightedVariant
+	nil,                         // 57: conch.policy.v2.Snapshot.ParametersEntry
+	nil,                         // 58: conch.policy.v2.Plan.WantedGpusEntry
+	nil,                         // 59: conch.policy.v2.Dispatch.ParametersEntry
 }
 var file_policy_proto_depIdxs = []int32{
 	16, // 0: conch.policy.v2.HostMessage.snapshot:type_name -> conch.policy.v2.Snapshot
 	9,  // 1: conch.policy.v2.HostMessage.outcomes:type_name -> conch.policy.v2.Outcomes
 	8,  // 2: conch.policy.v2.PolicyMessage.evaluate:type_name -> conch.policy.v2.EvaluateRequest
-	42, // 3: conch.policy.v2.PolicyMessage.plan:type_name -> conch.policy.v2.Plan
-	42, // 4: conch.policy.v2.EvaluateRequest.plans:type_name -> conch.policy.v2.Plan
+	46, // 3: conch.policy.v2.PolicyMessage.plan:type_name -> conch.policy.v2.Plan
+	46, // 4: conch.policy.v2.EvaluateRequest.plans:type_name -> conch.policy.v2.Plan
 	10, // 5: conch.policy.v2.Outcomes.outcomes:type_name -> conch.policy.v2.Outcome
 	11, // 6: conch.policy.v2.Outcome.models:type_name -> conch.policy.v2.ModelOutcome
 	12, // 7: conch.policy.v2.Outcome.partitions:type_name -> conch.policy.v2.PartitionOutcome
 	15, // 8: conch.policy.v2.Description.parameters:type_name -> conch.policy.v2.Parameter
 	0,  // 9: conch.policy.v2.Snapshot.objective:type_name -> conch.policy.v2.Objective
-	20, // 10: conch.policy.v2.Snapshot.nodes:type_name -> conch.policy.v2.Node
-	23, // 11: conch.policy.v2.Snapshot.offers:type_name -> conch.policy.v2.GPUOffer
-	24, // 12: conch.policy.v2.Snapshot.models:type_name -> conch.policy.v2.Model
-	26, // 13: conch.policy.v2.Snapshot.apps:type_name -> conch.policy.v2.App
-	33, // 14: conch.policy.v2.Snapshot.profiles:type_name -> conch.policy.v2.Profile
-	35, // 15: conch.policy.v2.Snapshot.interference:type_name -> conch.policy.v2.Interference
-	42, // 16: conch.policy.v2.Snapshot.current:type_name -> conch.policy.v2.Plan
-	36, // 17: conch.policy.v2.Snapshot.change_cost:type_name -> conch.policy.v2.ChangeCost
-	37, // 18: conch.policy.v2.Snapshot.constraints:type_name -> conch.policy.v2.Constraint
-	38, // 19: conch.policy.v2.Snapshot.statistics:type_name -> conch.policy.v2.DispatchStatistics
-	53, // 20: conch.policy.v2.Snapshot.parameters:type_name -> conch.policy.v2.Snapshot.ParametersEntry
-	17, // 21: conch.policy.v2.Snapshot.traffic:type_name -> conch.policy.v2.Traffic
-	18, // 22: conch.policy.v2.Snapshot.history:type_name -> conch.policy.v2.ModelHistory
-	30, // 23: conch.policy.v2.Snapshot.derived:type_name -> conch.policy.v2.DerivedModel
-	19, // 24: conch.policy.v2.Snapshot.observations:type_name -> conch.policy.v2.InstanceObservation
-	22, // 25: conch.policy.v2.Node.gpus:type_name -> conch.policy.v2.GPU
-	21, // 26: conch.policy.v2.Node.cpu:type_name -> conch.policy.v2.CPU
-	1,  // 27: conch.policy.v2.Model.late:type_name -> conch.policy.v2.LatePolicy
-	31, // 28: conch.policy.v2.Model.similarities:type_name -> conch.policy.v2.Similarity
-	25, // 29: conch.policy.v2.Model.change_cost:type_name -> conch.policy.v2.ModelChangeCost
-	28, // 30: conch.policy.v2.App.variants:type_name -> conch.policy.v2.Variant
-	27, // 31: conch.policy.v2.App.wishes:type_name -> conch.policy.v2.Wish
-	2,  // 32: conch.policy.v2.Recipe.kind:type_name -> conch.policy.v2.RecipeKind
-	3,  // 33: conch.policy.v2.Recipe.mode:type_name -> conch.policy.v2.MergeMode
-	29, // 34: conch.policy.v2.DerivedModel.recipe:type_name -> conch.policy.v2.Recipe
-	33, // 35: conch.policy.v2.DerivedModel.profiles:type_name -> conch.policy.v2.Profile
-	34, // 36: conch.policy.v2.Profile.points:type_name -> conch.policy.v2.ProfilePoint
-	4,  // 37: conch.policy.v2.Profile.source:type_name -> conch.policy.v2.ProfileSource
-	32, // 38: conch.policy.v2.ProfilePoint.latency_us:type_name -> conch.policy.v2.Estimate
-	32, // 39: conch.policy.v2.ProfilePoint.creq:type_name -> conch.policy.v2.Estimate
-	32, // 40: conch.policy.v2.ProfilePoint.mreq:type_name -> conch.policy.v2.Estimate
-	32, // 41: conch.policy.v2.ProfilePoint.bandwidth_utilization:type_name -> conch.policy.v2.Estimate
-	32, // 42: conch.policy.v2.ProfilePoint.l2_utilization:type_name -> conch.policy.v2.Estimate
-	39, // 43: conch.policy.v2.DispatchStatistics.models:type_name -> conch.policy.v2.ModelStatistics
-	40, // 44: conch.policy.v2.DispatchStatistics.partitions:type_name -> conch.policy.v2.PartitionStatistics
-	41, // 45: conch.policy.v2.DispatchStatistics.advice:type_name -> conch.policy.v2.Advice
-	43, // 46: conch.policy.v2.Plan.partitions:type_name -> conch.policy.v2.Partition
-	29, // 47: conch.policy.v2.Plan.recipes:type_name -> conch.policy.v2.Recipe
-	46, // 48: conch.policy.v2.Plan.dispatch:type_name -> conch.policy.v2.Dispatch
-	47, // 49: conch.policy.v2.Plan.predictions:type_name -> conch.policy.v2.Prediction
-	48, // 50: conch.policy.v2.Plan.reasons:type_name -> conch.policy.v2.Reason
-	49, // 51: conch.policy.v2.Plan.unplaced:type_name -> conch.policy.v2.Unplaced
-	54, // 52: conch.policy.v2.Plan.wanted_gpus:type_name -> conch.policy.v2.Plan.WantedGpusEntry
-	51, // 53: conch.policy.v2.Plan.app_routes:type_name -> conch.policy.v2.AppRoute
-	45, // 54: conch.policy.v2.Plan.sub_clusters:type_name -> conch.policy.v2.SubCluster
-	44, // 55: conch.policy.v2.Partition.instances:type_name -> conch.policy.v2.Instance
-	5,  // 56: conch.policy.v2.Instance.role:type_name -> conch.policy.v2.Role
-	55, // 57: conch.policy.v2.Dispatch.parameters:type_name -> conch.policy.v2.Dispatch.ParametersEntry
-	50, // 58: conch.policy.v2.Unplaced.refusals:type_name -> conch.policy.v2.Refusal
-	52, // 59: conch.policy.v2.AppRoute.variants:type_name -> conch.policy.v2.WeightedVariant
-	13, // 60: conch.policy.v2.Policy.Describe:input_type -> conch.policy.v2.DescribeRequest
-	6,  // 61: conch.policy.v2.Policy.Plan:input_type -> conch.policy.v2.HostMessage
-	14, // 62: conch.policy.v2.Policy.Describe:output_type -> conch.policy.v2.Description
-	7,  // 63: conch.policy.v2.Policy.Plan:output_type -> conch.policy.v2.PolicyMessage
-	62, // [62:64] is the sub-list for method output_type
-	60, // [60:62] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	22, // 10: conch.policy.v2.Snapshot.nodes:type_name -> conch.policy.v2.Node
+	25, // 11: conch.policy.v2.Snapshot.offers:type_name -> conch.policy.v2.GPUOffer
+	26, // 12: conch.policy.v2.Snapshot.models:type_name -> conch.policy.v2.Model
+	28, // 13: conch.policy.v2.Snapshot.apps:type_name -> conch.policy.v2.App
+	35, // 14: conch.policy.v2.Snapshot.profiles:type_name -> conch.policy.v2.Profile
+	37, // 15: conch.policy.v2.Snapshot.interference:type_name -> conch.policy.v2.Interference
+	46, // 16: conch.policy.v2.Snapshot.current:type_name -> conch.policy.v2.Plan
+	38, // 17: conch.policy.v2.Snapshot.change_cost:type_name -> conch.policy.v2.ChangeCost
+	39, // 18: conch.policy.v2.Snapshot.constraints:type_name -> conch.policy.v2.Constraint
+	40, // 19: conch.policy.v2.Snapshot.statistics:type_name -> conch.policy.v2.DispatchStatistics
+	57, // 20: conch.policy.v2.Snapshot.parameters:type_name -> conch.policy.v2.Snapshot.ParametersEntry
+	19, // 21: conch.policy.v2.Snapshot.traffic:type_name -> conch.policy.v2.Traffic
+	20, // 22: conch.policy.v2.Snapshot.history:type_name -> conch.policy.v2.ModelHistory
+	32, // 23: conch.policy.v2.Snapshot.derived:type_name -> conch.policy.v2.DerivedModel
+	21, // 24: conch.policy.v2.Snapshot.observations:type_name -> conch.policy.v2.InstanceObservation
+	17, // 25: conch.policy.v2.Snapshot.pipelines:type_name -> conch.policy.v2.Pipeline
+	18, // 26: conch.policy.v2.Pipeline.steps:type_name -> conch.policy.v2.PipelineStep
+	24, // 27: conch.policy.v2.Node.gpus:type_name -> conch.policy.v2.GPU
+	23, // 28: conch.policy.v2.Node.cpu:type_name -> conch.policy.v2.CPU
+	1,  // 29: conch.policy.v2.Model.late:type_name -> conch.policy.v2.LatePolicy
+	33, // 30: conch.policy.v2.Model.similarities:type_name -> conch.policy.v2.Similarity
+	27, // 31: conch.policy.v2.Model.change_cost:type_name -> conch.policy.v2.ModelChangeCost
+	30, // 32: conch.policy.v2.App.variants:type_name -> conch.policy.v2.Variant
+	29, // 33: conch.policy.v2.App.wishes:type_name -> conch.policy.v2.Wish
+	2,  // 34: conch.policy.v2.Recipe.kind:type_name -> conch.policy.v2.RecipeKind
+	3,  // 35: conch.policy.v2.Recipe.mode:type_name -> conch.policy.v2.MergeMode
+	31, // 36: conch.policy.v2.DerivedModel.recipe:type_name -> conch.policy.v2.Recipe
+	35, // 37: conch.policy.v2.DerivedModel.profiles:type_name -> conch.policy.v2.Profile
+	36, // 38: conch.policy.v2.Profile.points:type_name -> conch.policy.v2.ProfilePoint
+	4,  // 39: conch.policy.v2.Profile.source:type_name -> conch.policy.v2.ProfileSource
+	34, // 40: conch.policy.v2.ProfilePoint.latency_us:type_name -> conch.policy.v2.Estimate
+	34, // 41: conch.policy.v2.ProfilePoint.creq:type_name -> conch.policy.v2.Estimate
+	34, // 42: conch.policy.v2.ProfilePoint.mreq:type_name -> conch.policy.v2.Estimate
+	34, // 43: conch.policy.v2.ProfilePoint.bandwidth_utilization:type_name -> conch.policy.v2.Estimate
+	34, // 44: conch.policy.v2.ProfilePoint.l2_utilization:type_name -> conch.policy.v2.Estimate
+	43, // 45: conch.policy.v2.DispatchStatistics.models:type_name -> conch.policy.v2.ModelStatistics
+	44, // 46: conch.policy.v2.DispatchStatistics.partitions:type_name -> conch.policy.v2.PartitionStatistics
+	45, // 47: conch.policy.v2.DispatchStatistics.advice:type_name -> conch.policy.v2.Advice
+	41, // 48: conch.policy.v2.DispatchStatistics.pipelines:type_name -> conch.policy.v2.PipelineStatistics
+	42, // 49: conch.policy.v2.PipelineStatistics.steps:type_name -> conch.policy.v2.StepStatistics
+	47, // 50: conch.policy.v2.Plan.partitions:type_name -> conch.policy.v2.Partition
+	31, // 51: conch.policy.v2.Plan.recipes:type_name -> conch.policy.v2.Recipe
+	50, // 52: conch.policy.v2.Plan.dispatch:type_name -> conch.policy.v2.Dispatch
+	51, // 53: conch.policy.v2.Plan.predictions:type_name -> conch.policy.v2.Prediction
+	52, // 54: conch.policy.v2.Plan.reasons:type_name -> conch.policy.v2.Reason
+	53, // 55: conch.policy.v2.Plan.unplaced:type_name -> conch.policy.v2.Unplaced
+	58, // 56: conch.policy.v2.Plan.wanted_gpus:type_name -> conch.policy.v2.Plan.WantedGpusEntry
+	55, // 57: conch.policy.v2.Plan.app_routes:type_name -> conch.policy.v2.AppRoute
+	49, // 58: conch.policy.v2.Plan.sub_clusters:type_name -> conch.policy.v2.SubCluster
+	48, // 59: conch.policy.v2.Partition.instances:type_name -> conch.policy.v2.Instance
+	5,  // 60: conch.policy.v2.Instance.role:type_name -> conch.policy.v2.Role
+	59, // 61: conch.policy.v2.Dispatch.parameters:type_name -> conch.policy.v2.Dispatch.ParametersEntry
+	54, // 62: conch.policy.v2.Unplaced.refusals:type_name -> conch.policy.v2.Refusal
+	56, // 63: conch.policy.v2.AppRoute.variants:type_name -> conch.policy.v2.WeightedVariant
+	13, // 64: conch.policy.v2.Policy.Describe:input_type -> conch.policy.v2.DescribeRequest
+	6,  // 65: conch.policy.v2.Policy.Plan:input_type -> conch.policy.v2.HostMessage
+	14, // 66: conch.policy.v2.Policy.Describe:output_type -> conch.policy.v2.Description
+	7,  // 67: conch.policy.v2.Policy.Plan:output_type -> conch.policy.v2.PolicyMessage
+	66, // [66:68] is the sub-list for method output_type
+	64, // [64:66] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_policy_proto_init() }
@@ -5151,7 +5565,7 @@ func file_policy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_policy_proto_rawDesc), len(file_policy_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   50,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

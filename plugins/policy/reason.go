@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -75,4 +76,24 @@ func (r *Reason) ShortOf() string {
 		return r.GetModel()
 	}
 	return ""
+}
+
+// nameless ends the remark that a parameter names a model that the snapshot does not have.
+const nameless = ", which the repository does not have"
+
+// Unknown is the remark that a parameter names a model that the snapshot does not have.
+func Unknown(parameter, model string) *Reason {
+	return &Reason{Text: fmt.Sprintf("parameter %s names the model %q%s", parameter, model, nameless)}
+}
+
+// UnknownModel is the parameter and the model of a remark that Unknown has made; empty for any other.
+func (r *Reason) UnknownModel() (parameter, model string) {
+	text, ends := strings.CutSuffix(r.GetText(), nameless)
+	text, begins := strings.CutPrefix(text, "parameter ")
+	parameter, quoted, names := strings.Cut(text, " names the model ")
+	model, err := strconv.Unquote(quoted)
+	if !ends || !begins || !names || err != nil {
+		return "", ""
+	}
+	return parameter, model
 }

@@ -137,7 +137,9 @@ func (f *floor) explain(plan *policy.Plan) {
 		tally, lacking := f.tally(name)
 		u := tally.Unplaced(name)
 		for _, place := range lacking {
-			u.Text += fmt.Sprintf("; parameter %s names %s, which is no GPU or partition here", paramPlacement, place)
+			text := fmt.Sprintf("parameter %s names %s, which is no GPU or partition here; there are %s", paramPlacement, place, f.places())
+			u.Text += "; " + text
+			plan.Reasons = append(plan.Reasons, &policy.Reason{Text: name + ": " + text})
 		}
 		want := max(f.want(m), len(f.current[name]))
 		if m.GetOnDemand() && f.instances[name] == 0 || f.instances[name] < want {
@@ -152,11 +154,26 @@ func (f *floor) explain(plan *policy.Plan) {
 	}
 	for _, name := range sortedKeys(f.set.placement) {
 		if f.x.Model(name) == nil {
-			plan.Reasons = append(plan.Reasons, &policy.Reason{
-				Text: fmt.Sprintf("parameter %s names the model %q, which the repository does not have", paramPlacement, name),
-			})
+			plan.Reasons = append(plan.Reasons, policy.Unknown(paramPlacement, name))
 		}
 	}
+}
+
+// places names the GPUs, and the partitions of those that are divided; the first of many.
+func (f *floor) places() string {
+	const most = 8
+	var names []string
+	for _, s := range f.slots {
+		for _, name := range []string{s.gpu.GetId(), s.partition.GetId()} {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) > most {
+		names = append(names[:most], "...")
+	}
+	return strings.Join(names, ", ")
 }
 
 // want is how many places a model must have. One that loads on demand gets its

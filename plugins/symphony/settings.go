@@ -4,12 +4,12 @@
 package symphony
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // Parameters.
@@ -60,47 +60,21 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 }
 
 func read(s *policy.Snapshot) (*settings, error) {
-	d, err := Policy{}.Describe(context.Background())
+	p, err := pack.Read(Policy{}, s)
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.Resolve(s.GetParameters())
-	if err != nil {
-		return nil, err
+	set := &settings{
+		solver: cmp.Or(p.Text(paramSolver), bySearch), discipline: cmp.Or(p.Text(paramDiscipline), "adaptive"),
+		clusters: p.Int(paramClusters, pack.Between(0, 1<<16), "0 or more"),
+		rate:     p.Float(paramRate, pack.AtLeast(0.), "0 or more"),
+		change:   p.Float(paramChange, pack.AtLeast(0.), "0 or more"),
+		weight:   p.Float(paramWeight, pack.Between(0, math.MaxFloat64), "0 or more"),
+		steps:    uint64(p.Int(paramSteps, pack.AtLeast(1), "1 or more")), //nolint:gosec // not negative
 	}
-	set := &settings{solver: all[paramSolver], discipline: all[paramDiscipline]}
-	if set.solver == "" {
-		set.solver = bySearch
-	}
-	if set.discipline == "" {
-		set.discipline = "adaptive"
-	}
-	// Resolve has seen that the texts are of their types.
-	set.clusters, _ = strconv.Atoi(all[paramClusters])
-	set.rate, _ = strconv.ParseFloat(all[paramRate], 64)
-	set.change, _ = strconv.ParseFloat(all[paramChange], 64)
-	set.weight, _ = strconv.ParseFloat(all[paramWeight], 64)
-	set.steps, _ = strconv.ParseUint(all[paramSteps], 10, 64)
-	for _, check := range []struct {
-		name string
-		ok   bool
-		want string
-	}{
-		{paramClusters, set.clusters >= 0 && set.clusters <= 1<<16, "0 or more"}, {paramRate, set.rate >= 0, "0 or more"}, {paramChange, set.change >= 0, "0 or more"},
-		{paramWeight, set.weight >= 0 && !math.IsInf(set.weight, 0), "0 or more"}, {paramSteps, set.steps >= 1, "1 or more"},
-	} {
-		if !check.ok {
-			return nil, fmt.Errorf("symphony: parameter %s: %q is not %s", check.name, all[check.name], check.want)
-		}
-	}
-	if set.rate == 0 {
-		set.rate = math.Inf(1)
-	}
-	if set.change == 0 {
-		set.change = math.Inf(1)
-	}
+	set.rate, set.change = cmp.Or(set.rate, math.Inf(1)), cmp.Or(set.change, math.Inf(1))
 	if s.GetSteps() > 0 {
 		set.steps = s.GetSteps()
 	}
-	return set, nil
+	return set, p.Err()
 }

@@ -23,6 +23,8 @@ type gpu struct {
 	// compute in percent and memory as a fraction that are left.
 	compute int
 	memory  float64
+	// at is its place among the initialised ones.
+	at int
 }
 
 func (g *gpu) fits(needs ...need) bool {
@@ -50,6 +52,41 @@ type replica struct {
 	gpu    int
 	// opened: its GPU was initialised for it.
 	opened bool
+	// before is the memory that its GPU had left: undo brings back that and no sum that differs in the last bit.
+	before float64
+}
+
+// like are the initialised GPUs of one kind and group that have the same left: in placing they differ by their order only.
+type like struct {
+	kind, group, compute int
+	memory               float64
+}
+
+func (g *gpu) like() like { return like{g.kind, g.group, g.compute, g.memory} }
+
+// enter adds an initialised GPU to those like it; leave takes it away before it changes.
+func (r *run) enter(i int) {
+	at, all := r.gpus[i].at, r.alike[r.gpus[i].like()]
+	n, _ := slices.BinarySearch(all, at)
+	r.alike[r.gpus[i].like()] = slices.Insert(all, n, at)
+}
+
+func (r *run) leave(i int) {
+	key := r.gpus[i].like()
+	all := r.alike[key]
+	n, _ := slices.BinarySearch(all, r.gpus[i].at)
+	if all = slices.Delete(all, n, n+1); len(all) == 0 {
+		delete(r.alike, key)
+		return
+	}
+	r.alike[key] = all
+}
+
+// initialise makes a GPU the last of those that are initialised.
+func (r *run) initialise(i, group int) {
+	r.gpus[i].group, r.gpus[i].at = group, len(r.opened)
+	r.opened = append(r.opened, i)
+	r.enter(i)
 }
 
 // placement is what PLACEMENT returns for a configuration.
@@ -93,8 +130,8 @@ func (r *run) place(group int, choices []choice) *placement {
 		for i, c := range turn {
 			left[i] = choices[c].option.replicas
 		}
-		r.fill(p, turn, left, func(g *gpu) bool { return g.group == group })
-		r.fill(p, turn, left, func(g *gpu) bool { return g.group != 0 && g.group != group })
+		r.fill(p, turn, left, func(of int) bool { return of == group })
+		r.fill(p, turn, left, func(of int) bool { return of != group })
 		// Lines 13 to 15 as printed: every replica that is left gets a new GPU, though the one before had room. Figure 3c needs that: the replicas
 		// of a divided model lie apart, and those of the next fill up what they left.
 		for opened := true; opened; {
@@ -171,7 +208,7 @@ func (r *run) turns(choices []choice) [][]int {
 
 // fill puts as many replicas of a turn as possible on initialised GPUs of which the condition holds: the pair together where it fits, then
 // each alone, always on the GPU that has least left afterwards.
-func (r *run) fill(p *placement, turn, left []int, where func(*gpu) bool) {
+func (r *run) fill(p *placement, turn, left []int, where func(group int) bool) {
 	if len(turn) == 2 {
 		for left[0] > 0 && left[1] > 0 && r.fit(p, turn, where) {
 			left[0], left[1] = left[0]-1, left[1]-1
@@ -184,26 +221,38 @@ func (r *run) fill(p *placement, turn, left []int, where func(*gpu) bool) {
 	}
 }
 
-func (r *run) fit(p *placement, turn []int, where func(*gpu) bool) bool {
+// fit puts one of a turn each on the GPU that has least left afterwards; of several it is the one that was initialised first. Of GPUs that are alike only
+// the first is looked at, unless some may not have the model.
+func (r *run) fit(p *placement, turn []int, where func(group int) bool) bool {
 	best, least := -1, math.Inf(1)
-	for _, i := range r.opened {
+	try := func(at int) {
+		i := r.opened[at]
 		g := r.gpus[i]
-		if !where(g) || !r.takes(p, i, turn) {
-			continue
+		if !where(g.group) || !r.takes(p, i, turn) {
+			return
 		}
 		left := g.left()
 		for _, c := range turn {
 			left -= p.choices[c].option.needs[g.kind].size()
 		}
-		if left < least-1e-12 {
-			best, least = i, left
+		if left = math.Round(left * 1e12); left < least || left == least && at < best { // what is smaller is noise of the sums
+			best, least = at, left
+		}
+	}
+	if slices.ContainsFunc(turn, func(c int) bool { return p.choices[c].model.allowed != nil }) {
+		for at := range r.opened {
+			try(at)
+		}
+	} else {
+		for _, all := range r.alike {
+			try(all[0])
 		}
 	}
 	if best < 0 {
 		return false
 	}
 	for _, c := range turn {
-		r.put(p, replica{choice: c, gpu: best})
+		r.put(p, replica{choice: c, gpu: r.opened[best]})
 	}
 	return true
 }
@@ -237,12 +286,17 @@ func (r *run) open(p *placement, group int, turn, left []int) bool {
 		if len(wanted) < len(try) {
 			continue
 		}
-		for _, i := range r.cheapest {
-			if g := r.gpus[i]; g.group != 0 || g.closed || !r.takes(p, i, wanted) {
+		for at := r.first; at < len(r.cheapest); at++ {
+			i := r.cheapest[at]
+			if g := r.gpus[i]; g.group != 0 || g.closed {
+				if at == r.first {
+					r.first++
+				}
+				continue
+			} else if !r.takes(p, i, wanted) {
 				continue
 			}
-			r.gpus[i].group = group
-			r.opened = append(r.opened, i)
+			r.initialise(i, group)
 			p.cost += r.kinds[r.gpus[i].kind].cost
 			for n, c := range wanted {
 				r.put(p, replica{choice: c, gpu: i, opened: n == 0})
@@ -257,32 +311,41 @@ func (r *run) open(p *placement, group int, turn, left []int) bool {
 }
 
 func (r *run) put(p *placement, x replica) {
+	x.before = r.gpus[x.gpu].memory
+	r.take(p, x)
+	p.replicas = append(p.replicas, x)
+}
+
+// take takes what a replica needs off what its GPU has left.
+func (r *run) take(p *placement, x replica) {
 	g := r.gpus[x.gpu]
 	n := p.choices[x.choice].option.needs[g.kind]
+	r.leave(x.gpu)
 	g.compute, g.memory = g.compute-n.share, g.memory-n.memory
-	p.replicas = append(p.replicas, x)
+	r.enter(x.gpu)
 }
 
 func (r *run) undo(p *placement, x replica) {
 	g := r.gpus[x.gpu]
 	n := p.choices[x.choice].option.needs[g.kind]
-	g.compute, g.memory = g.compute+n.share, g.memory+n.memory
+	r.leave(x.gpu)
+	g.compute, g.memory = g.compute+n.share, x.before
 	if x.opened {
-		g.group, g.memory = 0, 1
+		g.group = 0
+		r.first = 0 // placements are taken back as a whole, so that the next one looks once
 		r.opened = r.opened[:len(r.opened)-1]
+		return
 	}
+	r.enter(x.gpu)
 }
 
 // commit makes a placement permanent.
 func (r *run) commit(group int, p *placement) {
 	for _, x := range p.replicas {
-		g := r.gpus[x.gpu]
 		if x.opened {
-			g.group = group
-			r.opened = append(r.opened, x.gpu)
+			r.initialise(x.gpu, group)
 		}
-		n := p.choices[x.choice].option.needs[g.kind]
-		g.compute, g.memory = g.compute-n.share, g.memory-n.memory
+		r.take(p, x)
 		r.placed = append(r.placed, placed{p.choices[x.choice], x.gpu})
 	}
 }

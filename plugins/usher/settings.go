@@ -5,11 +5,10 @@ package usher
 
 import (
 	"context"
-	"fmt"
-	"strconv"
-	"strings"
+	"math"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // Parameters.
@@ -74,47 +73,22 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 }
 
 func read(s *policy.Snapshot) (*settings, error) {
-	d, err := Policy{}.Describe(context.Background())
+	p, err := pack.Read(Policy{}, s)
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.Resolve(s.GetParameters())
-	if err != nil {
-		return nil, err
-	}
-	set := &settings{exhaustive: all[paramSearch] == exhaustive}
-	// Resolve has seen that the texts are of their types.
-	set.classify, _ = strconv.ParseBool(all[paramClassify])
-	set.division, _ = strconv.ParseBool(all[paramDivision])
-	set.sort, _ = strconv.ParseBool(all[paramSort])
-	set.merge, _ = strconv.ParseBool(all[paramMerge])
-	set.heavy, _ = strconv.ParseFloat(all[paramHeavy], 64)
-	set.similarity, _ = strconv.ParseFloat(all[paramSimilarity], 64)
-	set.group, _ = strconv.Atoi(all[paramGroup])
-	set.multiples, _ = strconv.Atoi(all[paramMultiples])
-	set.placements, _ = strconv.ParseUint(all[paramPlacements], 10, 64)
-	for _, check := range []struct {
-		name string
-		ok   bool
-		want string
-	}{
-		{paramHeavy, set.heavy >= 1, "1 or more"}, {paramSimilarity, set.similarity >= 0 && set.similarity <= 1, "from 0 to 1"},
-		{paramGroup, set.group >= 1 && set.group <= 8 && set.group&(set.group-1) == 0, "1, 2, 4 or 8"},
-		{paramMultiples, set.multiples >= 1 && set.multiples <= 64, "from 1 to 64"}, {paramPlacements, set.placements >= 1, "1 or more"},
-	} {
-		if !check.ok {
-			return nil, fmt.Errorf("usher: parameter %s: %q is not %s", check.name, all[check.name], check.want)
-		}
+	set := &settings{
+		exhaustive: p.Text(paramSearch) == exhaustive,
+		classify:   p.Bool(paramClassify), division: p.Bool(paramDivision), sort: p.Bool(paramSort), merge: p.Bool(paramMerge),
+		heavy:      p.Float(paramHeavy, pack.AtLeast(1.), "1 or more"),
+		similarity: p.Float(paramSimilarity, pack.Between(0., 1), "from 0 to 1"),
+		group:      p.Int(paramGroup, func(n int) bool { return n >= 1 && n <= 8 && n&(n-1) == 0 }, "1, 2, 4 or 8"),
+		multiples:  p.Int(paramMultiples, pack.Between(1, 64), "from 1 to 64"),
+		placements: uint64(p.Int(paramPlacements, pack.AtLeast(1), "1 or more")), //nolint:gosec // not negative
+		batches:    p.Ascending(paramBatches, math.MaxUint16, "an ascending list of batch sizes"),
 	}
 	if !set.division {
 		set.multiples = 1
 	}
-	for _, text := range strings.Split(all[paramBatches], ",") {
-		batch, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
-		if err != nil || batch < 1 || len(set.batches) > 0 && uint32(batch) <= set.batches[len(set.batches)-1] {
-			return nil, fmt.Errorf("usher: parameter %s: %q is no ascending list of batch sizes", paramBatches, all[paramBatches])
-		}
-		set.batches = append(set.batches, uint32(batch))
-	}
-	return set, nil
+	return set, p.Err()
 }

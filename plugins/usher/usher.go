@@ -35,7 +35,11 @@ type run struct {
 	gpus  []*gpu
 	// cheapest are the GPUs in the order in which they are initialised, opened those that are.
 	cheapest, opened []int
-	placed           []placed
+	// alike are the places in opened of GPUs that are alike, in order.
+	alike map[like][]int
+	// first: those of cheapest before it are initialised or closed.
+	first  int
+	placed []placed
 	// wanted are derived models that the floor knows.
 	wanted []string
 }
@@ -56,7 +60,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	if err != nil {
 		return nil, err
 	}
-	r := &run{f: pack.New(s), set: set}
+	r := &run{f: pack.New(s), set: set, alike: map[like][]int{}}
 	r.hosts(s)
 	var models []*model
 	for _, m := range s.GetModels() {

@@ -6,8 +6,12 @@ package admin
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
@@ -54,11 +58,18 @@ func Model(l control.ModelLook) api.Model {
 	out.Backend, out.Late, out.MaxBatchSize = m.GetBackend(), late(m.GetLate()), int(m.GetMaxBatchSize())
 	out.SLOSeconds = float64(m.GetSloUs()) / 1e6
 	out.Batchable, out.PassThroughReason = m.GetBatchable(), m.GetPassThroughReason()
+	switch {
+	case l.Steps > 0:
+		out.EnsembleSteps, out.PassThroughReason = l.Steps, ""
+	case l.Unsplit != "":
+		out.PassThroughReason = "ensemble: " + l.Unsplit
+	}
 	if l.PassThrough != "" {
 		out.Batchable, out.PassThroughReason = false, l.PassThrough
 	}
 	out.DynamicBatching = l.Batching != nil
 	out.MaxQueueDelaySeconds = float64(l.Batching.GetMaxQueueDelayMicroseconds()) / 1e6
+	out.QueuePolicy = queuePolicy(l.Files.QueuePolicy())
 	if p := l.Declared; p != nil {
 		out.DeclaredAlphaSeconds, out.DeclaredBetaSeconds = p.Alpha.Std().Seconds(), p.Beta.Std().Seconds()
 	}
@@ -76,6 +87,29 @@ func Model(l control.ModelLook) api.Model {
 	}
 	place(&out, l)
 	return out
+}
+
+// queuePolicy is the queue policy of a dynamic_batching; nil: none.
+func queuePolicy(d *tritonpb.ModelDynamicBatching) *api.QueuePolicy {
+	if d == nil {
+		return nil
+	}
+	out := &api.QueuePolicy{Default: queueRule(0, d.GetDefaultQueuePolicy())}
+	if out.PriorityLevels = d.GetPriorityLevels(); out.PriorityLevels == 0 {
+		return out
+	}
+	out.DefaultPriorityLevel = d.GetDefaultPriorityLevel()
+	for _, level := range slices.Sorted(maps.Keys(d.GetPriorityQueuePolicy())) {
+		out.Levels = append(out.Levels, queueRule(level, d.GetPriorityQueuePolicy()[level]))
+	}
+	return out
+}
+
+func queueRule(level uint64, p *tritonpb.ModelQueuePolicy) api.QueueRule {
+	return api.QueueRule{
+		Level: level, MaxQueueSize: p.GetMaxQueueSize(), TimeoutSeconds: float64(p.GetDefaultTimeoutMicroseconds()) / 1e6,
+		AllowTimeoutOverride: p.GetAllowTimeoutOverride(), TimeoutAction: strings.ToLower(p.GetTimeoutAction().String()),
+	}
 }
 
 // place says where a model is and whether a client would be served.

@@ -4,6 +4,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -43,7 +44,7 @@ func GPUs(l control.Look) []api.GPU {
 		for _, g := range n.GetGpus() {
 			gpu := api.GPU{
 				ID: g.GetId(), Node: n.GetName(), Type: g.GetType(), MemoryBytes: g.GetMemoryBytes(),
-				Emulated: g.GetEmulated(), SharesEnforced: g.GetSharesEnforced(), Partitions: []api.Partition{},
+				Emulated: g.GetEmulated(), SharesEnforced: g.GetSharesEnforced(), Partitions: []api.Partition{}, Unavailable: unavailable(g),
 			}
 			if cordon, cordoned := l.Cordons[g.GetId()]; cordoned {
 				gpu.Cordon = &cordon
@@ -66,6 +67,14 @@ func GPUs(l control.Look) []api.GPU {
 		}
 	}
 	return all
+}
+
+// unavailable is why plans may not use a GPU; empty where they may.
+func unavailable(g *policy.GPU) string {
+	if !g.GetUnavailable() {
+		return ""
+	}
+	return cmp.Or(g.GetUnavailableReason(), "for no reason that is known")
 }
 
 // partitions are those of the serving plan, by GPU, then the old servers that are to
@@ -98,6 +107,7 @@ func partition(l control.Look, p *policy.Partition) api.Partition {
 func observed(out *api.Partition, s apply.PartitionState) {
 	out.Up, out.Reason, out.Restarts, out.Started, out.Log = s.Up, s.Reason, s.Restarts, s.Begin, s.Log
 	out.GRPC, out.HTTP, out.Metrics = s.Endpoint.GRPC, s.Endpoint.HTTP, s.Endpoint.Metrics
+	out.Executions = s.Executions
 	out.SharesEnforced, out.ShareReason = s.SharesEnforced, s.ShareReason
 	out.Serving = append([]string{}, s.Models...)
 }

@@ -234,3 +234,20 @@ func TestGPUs(t *testing.T) {
 	require.Equal(t, "n/whole", serving[0].ID, "on several machines the machine's name belongs to it")
 	require.Equal(t, []string{"n/empty"}, spare, "a partition without a node is on any")
 }
+
+// What an autoscaler of nodes is told: by type, and nothing while there is no advice.
+func TestGPUsWantedByType(t *testing.T) {
+	nodes := []*policy.Node{
+		{Name: "n1", Gpus: []*policy.GPU{{Id: "a", Type: "A100"}, {Id: "b", Type: "A100"}}},
+		{Name: "n2", Gpus: []*policy.GPU{{Id: "c", Type: "T4"}, {Id: "d", Type: "T4"}, {Id: "broken", Type: "T4", Unavailable: true}}},
+	}
+	w := advice.Window{GPUs: []advice.GPU{{ID: "n1/a"}, {ID: "n1/b"}, {ID: "n2/c"}}, Spare: []string{"n2/d"}}
+	require.Nil(t, advice.Wanted(nil, nodes, w))
+	require.Equal(t, map[string]int{"A100": 2, "T4": 2}, advice.Wanted(&policy.Advice{}, nodes, w), "as many as there are")
+	require.Equal(t, map[string]int{"A100": 5, "T4": 2}, advice.Wanted(&policy.Advice{AllocateGpus: 3}, nodes, w), "of the type of which most serve")
+	require.Equal(t, map[string]int{"A100": 2, "T4": 0}, advice.Wanted(&policy.Advice{ReleaseGpus: 2, Release: []string{"n2/d", "n2/c"}}, nodes, w))
+	w.GPUs = w.GPUs[1:]
+	require.Equal(t, map[string]int{"A100": 2, "T4": 2}, advice.Wanted(&policy.Advice{AllocateGpus: 1}, nodes, w), "of two alike the first")
+	one := []*policy.Node{{Name: "n1", Gpus: []*policy.GPU{{Id: "a", Type: "A100"}}}}
+	require.Equal(t, map[string]int{"A100": 2}, advice.Wanted(&policy.Advice{AllocateGpus: 1}, one, advice.Window{GPUs: []advice.GPU{{ID: "a"}}}))
+}

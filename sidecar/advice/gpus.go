@@ -16,10 +16,7 @@ func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStat
 	}
 	for _, n := range nodes {
 		for _, g := range n.GetGpus() {
-			id := g.GetId()
-			if len(nodes) > 1 {
-				id = n.GetName() + "/" + id
-			}
+			id := name(nodes, n, g)
 			gpu, has := GPU{ID: id, Rank: ^uint32(0)}, false
 			var shares, idle float64
 			for _, part := range p.GetPartitions() {
@@ -47,4 +44,43 @@ func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStat
 		}
 	}
 	return serving, spare
+}
+
+// name is a GPU's id, with its node's where there are several.
+func name(nodes []*policy.Node, n *policy.Node, g *policy.GPU) string {
+	if len(nodes) > 1 {
+		return n.GetName() + "/" + g.GetId()
+	}
+	return g.GetId()
+}
+
+// Wanted is how many GPUs of each type the load wants, as an autoscaler of nodes asks: those that serve or could, less those to give back, and those to add.
+// What is to be added is of the type of which most serve. Without advice it is nil.
+func Wanted(a *policy.Advice, nodes []*policy.Node, w Window) map[string]int {
+	if a == nil {
+		return nil
+	}
+	types, wanted, serving := map[string]string{}, map[string]int{}, map[string]int{}
+	for _, n := range nodes {
+		for _, g := range n.GetGpus() {
+			types[name(nodes, n, g)] = g.GetType()
+		}
+	}
+	most := ""
+	for _, g := range w.GPUs {
+		t := types[g.ID]
+		wanted[t]++
+		serving[t]++
+		if n := serving[t]; n > serving[most] || n == serving[most] && t < most {
+			most = t
+		}
+	}
+	for _, id := range w.Spare {
+		wanted[types[id]]++
+	}
+	for _, id := range a.GetRelease() {
+		wanted[types[id]]--
+	}
+	wanted[most] += int(a.GetAllocateGpus())
+	return wanted
 }

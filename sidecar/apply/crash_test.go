@@ -41,7 +41,10 @@ func TestAnotherConchGoesOn(t *testing.T) {
 		require.NoError(t, set(t, r, desired(1, files, partition("p", "g0", 50, "a"), partition("q", "g1", 50, "b"))))
 		w.did()
 		began := time.Now()
-		r = another(t, w, r, dir)
+		var took []apply.TakeOver
+		require.NoError(t, r.Close(context.Background(), true))
+		r = w.reconciler(func(o *apply.Options) { o.Dir, o.OnTakeOver = dir, func(t apply.TakeOver) { took = append(took, t) } })
+		require.Equal(t, []apply.TakeOver{{Kept: []string{"p", "q"}}}, took)
 		require.Equal(t, uint64(1), r.Desired().Generation)
 		require.Equal(t, "plan 1", r.Desired().Reason)
 		require.NoError(t, r.Settle(t.Context(), 1))
@@ -64,10 +67,12 @@ func TestAnotherConchGoesOn(t *testing.T) {
 		// another state is desired.
 		delete(w.revisions, "r2")
 		require.NoError(t, r.Close(context.Background(), true))
-		next, err := apply.New(apply.Options{Dir: dir, Store: w, Driver: w, Repository: w, Router: w, WarmUp: w.warmUp})
+		took = nil
+		next, err := apply.New(apply.Options{Dir: dir, Store: w, Driver: w, Repository: w, Router: w, WarmUp: w.warmUp, OnTakeOver: func(t apply.TakeOver) { took = append(took, t) }})
 		require.NoError(t, err)
 		_, err = next.Start(t.Context())
 		require.ErrorIs(t, err, repo.ErrNoRevision)
+		require.Equal(t, []apply.TakeOver{{Unwanted: []string{"p"}}}, took)
 		after(time.Minute)
 		require.Equal(t, []string{"p [a b]"}, w.loaded())
 		require.NoError(t, set(t, next, desired(3, files, partition("p", "g0", 50, "a"))))

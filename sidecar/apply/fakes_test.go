@@ -159,7 +159,6 @@ func (w *world) Unstage(_ context.Context, dir string, models ...string) error {
 
 // Driver.
 
-func (w *world) Kind() string             { return "fake" }
 func (w *world) Close() error             { return nil }
 func (w *world) Lasting() bool            { return w.lasting }
 func (w *world) Repository(string) string { return "" }

@@ -9,6 +9,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -92,7 +93,7 @@ func (l *loop) memberOf(files *repo.Model, places []decide.Place) *router.Model 
 }
 
 // groupsOf adds the merge groups that members run in: not for clients, with the tightest of the members' SLOs.
-func (l *loop) groupsOf(t *router.Table, routes decide.Routes) {
+func (l *loop) groupsOf(t *router.Table, routes decide.Routes, executions map[string]driver.Executions) {
 	members := map[string][]*router.Model{}
 	for _, m := range t.Models {
 		if m.Membership != nil {
@@ -116,7 +117,7 @@ func (l *loop) groupsOf(t *router.Table, routes decide.Routes) {
 			}
 		}
 		for _, p := range places {
-			g.Places = append(g.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch})
+			g.Places = append(g.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch, Executions: executions[p.Route].Of[name]})
 		}
 		t.Models[name] = g
 	}

@@ -289,6 +289,27 @@ func (l *loop) find(s driver.Server) {
 	l.startWatch(v)
 }
 
+// takeOver says which of the servers that were found are as the desired state has them.
+func (l *loop) takeOver() (t TakeOver) {
+	there := map[decide.Key]bool{}
+	for _, v := range l.servers {
+		if there[v.Key] = true; l.wants(v) {
+			t.Kept = append(t.Kept, v.Partition)
+		} else {
+			t.Unwanted = append(t.Unwanted, v.Partition)
+		}
+	}
+	for k := range l.specs {
+		if !there[k] {
+			t.Missing = append(t.Missing, k.Partition)
+		}
+	}
+	slices.Sort(t.Kept)
+	slices.Sort(t.Unwanted)
+	slices.Sort(t.Missing)
+	return t
+}
+
 func (l *loop) newServer(k decide.Key, spec driver.Spec) *server {
 	l.lastID++
 	v := &server{

@@ -10,6 +10,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 )
 
@@ -75,7 +76,7 @@ func (l *loop) partitionState(w decide.Partition) PartitionState {
 func (l *loop) stateOf(v *server) PartitionState {
 	s := PartitionState{
 		ID: v.Partition, Endpoint: v.process.Endpoint(), Up: v.Phase == decide.Up && v.Broken == "", Reason: v.Broken,
-		Restarts: l.restarts[v.Partition], Log: v.process.Log(), Begin: v.process.Begin(),
+		Restarts: l.restarts[v.Partition], Log: v.process.Log(), Begin: v.process.Begin(), Executions: max(1, driver.ExecutionsOf(v.process).AtOnce),
 	}
 	if s.Reason == "" {
 		s.Reason = l.reasons[v.Partition]

@@ -116,6 +116,9 @@ func (r *Reconciler) Start(ctx context.Context) (*Desired, error) {
 		d = nil
 	}
 	r.started.Store(true)
+	if len(found) > 0 && r.o.OnTakeOver != nil {
+		r.o.OnTakeOver(l.takeOver())
+	}
 	go l.run()
 	if r.o.Faulted != nil {
 		r.tasks.Go(func() { r.watchFaults(r.life) })

@@ -22,7 +22,8 @@ type fakeServer struct {
 	over   chan struct{}
 	reason string
 	hangs  bool
-	mute   bool // it lives, and does not say what it has
+	refuse error // what a health probe is answered with
+	mute   bool  // it lives, and does not say what it has
 	// unready are models that it loads and never has ready.
 	unready map[string]bool
 	// unread are models whose configuration it does not give: it answers with an error, or not at all.
@@ -39,13 +40,13 @@ func (s *fakeServer) Leave() error              { return nil }
 
 func (s *fakeServer) Live(ctx context.Context) error {
 	s.w.mu.Lock()
-	hangs := s.hangs
+	hangs, refuse := s.hangs, s.refuse
 	s.w.mu.Unlock()
 	if hangs {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return nil
+	return refuse
 }
 
 func (s *fakeServer) Models(context.Context) ([]string, error) {

@@ -102,6 +102,46 @@ func TestAServerThatHangs(t *testing.T) {
 	})
 }
 
+// The connection to a server that was killed breaks before its process is reaped. A probe that falls in between does not
+// hide how it ended, whatever gRPC calls the broken connection.
+func TestAServerThatEndsRefusesProbesFirst(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unavailable, codes.Canceled} {
+		inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
+			files := w.revision("r1", map[string]int{"a": 8})
+			require.NoError(t, set(t, r, desired(1, files, partition("p", "g0", 50, "a"))))
+			w.events = nil
+			s := w.at("p")
+			w.mu.Lock()
+			s.refuse = status.Error(code, "the client connection is closing")
+			w.mu.Unlock()
+			after(700 * time.Millisecond) // a probe was refused meanwhile
+			w.mu.Lock()
+			s.die("tritonserver exited: signal: killed")
+			w.mu.Unlock()
+			after(time.Second)
+			require.True(t, w.serves("a"), code)
+			require.Equal(t, "tritonserver exited: signal: killed", w.events[0].Reason, code)
+		})
+	}
+}
+
+// A server that refuses its probes and goes on running is killed, and is not said to hang.
+func TestAServerThatRefusesProbes(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
+		files := w.revision("r1", map[string]int{"a": 8})
+		require.NoError(t, set(t, r, desired(1, files, partition("p", "g0", 50, "a"))))
+		w.did()
+		s := w.at("p")
+		w.mu.Lock()
+		s.refuse = status.Error(codes.Unimplemented, "unknown service")
+		w.mu.Unlock()
+		after(5 * time.Second)
+		require.Equal(t, "kill p", w.did()[0])
+		require.True(t, w.serves("a"))
+		require.Contains(t, w.events[0].Reason, "the server refuses a health probe")
+	})
+}
+
 // A model is unloaded on conch's own server, not by conch: this is noticed and
 // repaired within a second.
 func TestAModelUnloadedBehindConchsBack(t *testing.T) {

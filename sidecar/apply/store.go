@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"time"
 
-	"go.etcd.io/bbolt"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
@@ -21,36 +21,21 @@ type Store interface {
 	Load() ([]byte, error)
 }
 
-// NewStore keeps it in a database, in a bucket of its own.
-func NewStore(db *bbolt.DB) (Store, error) {
-	err := db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(desiredBucket)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("desired state: %w", err)
-	}
-	return boltStore{db}, nil
-}
+// NewStore keeps it in a bucket of its own.
+func NewStore(in store.Store) Store { return bucket{in} }
 
-type boltStore struct{ db *bbolt.DB }
+type bucket struct{ in store.Store }
 
-var (
-	desiredBucket = []byte("desired")
-	desiredKey    = []byte("present")
+const (
+	desiredBucket = "desired"
+	desiredKey    = "present"
 )
 
-func (s boltStore) Save(desired []byte) error {
-	return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(desiredBucket).Put(desiredKey, desired) })
+func (b bucket) Save(desired []byte) error {
+	return b.in.Write(store.Change{Bucket: desiredBucket, Key: desiredKey, Value: desired})
 }
 
-func (s boltStore) Load() (desired []byte, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		desired = append(desired, tx.Bucket(desiredBucket).Get(desiredKey)...)
-		return nil
-	})
-	return desired, err
-}
+func (b bucket) Load() ([]byte, error) { return b.in.Get(desiredBucket, desiredKey) }
 
 // record is a Desired on disk. Messages are in protobuf's own encoding: newer
 // fields survive an older conch.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -35,6 +36,15 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 			t.Absent[m.Name] = versions(m)
 		}
 	}
+	executions := map[string]driver.Executions{}
+	for _, p := range routes.Partitions {
+		part := l.partitionOf(p)
+		if v := l.server(p.Server); v != nil {
+			executions[p.ID] = driver.ExecutionsOf(v.process)
+			part.Executions = executions[p.ID].AtOnce
+		}
+		t.Partitions = append(t.Partitions, part)
+	}
 	for _, m := range d.Snapshot.GetModels() {
 		wanted := d.Revision.Model(m.GetName())
 		if wanted == nil || wanted.Config == nil {
@@ -54,21 +64,18 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 			model.Batchable, model.PassThroughReason = false, d.PassThrough
 		}
 		for _, p := range places {
-			model.Places = append(model.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch})
+			model.Places = append(model.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch, Executions: executions[p.Route].Of[m.GetName()]})
 		}
 		model.OnDemand = onDemand
 		model.Cold = onDemand && !slices.ContainsFunc(places, func(p decide.Place) bool { return !p.Waiting })
 		t.Models[m.GetName()] = model
 		delete(t.Absent, m.GetName())
 	}
-	l.groupsOf(t, routes)
+	l.groupsOf(t, routes, executions)
 	for _, how := range d.Plan.GetDispatch() {
 		if m := t.Models[how.GetModel()]; m != nil {
 			m.Discipline, m.Parameters, m.DropPolicy = how.GetDiscipline(), maps.Clone(how.GetParameters()), how.GetDropPolicy()
 		}
-	}
-	for _, p := range routes.Partitions {
-		t.Partitions = append(t.Partitions, l.partitionOf(p))
 	}
 	t.Names = namesOf(d, t, routes.Places)
 	return t
@@ -141,7 +148,7 @@ func sameTable(a, b *router.Table) bool {
 	}
 	for key, n := range a.Names {
 		m := b.Names[key]
-		if m == nil || n.Config != m.Config || !slices.Equal(n.Versions, m.Versions) || !reflect.DeepEqual(n.App, m.App) || !reflect.DeepEqual(n.Alias, m.Alias) {
+		if m == nil || n.Config != m.Config || !slices.Equal(n.Versions, m.Versions) || !reflect.DeepEqual(n.App, m.App) {
 			return false
 		}
 	}

@@ -116,6 +116,8 @@ type PartitionState struct {
 	Log string
 	// Begin is when the server started.
 	Begin time.Time
+	// Executions is how many batches it executes at once.
+	Executions int
 	// SharesEnforced says whether MPS holds the process to its share; ShareReason
 	// why not.
 	SharesEnforced bool
@@ -168,6 +170,8 @@ type Options struct {
 	// whose servers are started again for it.
 	Faulted func(context.Context) (bool, error)
 	OnFault func(partitions []string)
+	// OnTakeOver is called in Start, if servers of an earlier conch were found.
+	OnTakeOver func(TakeOver)
 	// OnGroupFault is called with each merge group that is taken out of the table because its executions fail, as OnAction is.
 	OnGroupFault func(GroupFault)
 	// Settings passes the settings that clients have made before to the server at an
@@ -189,4 +193,10 @@ type Options struct {
 	// python backend is a process that must come up within a time that the server
 	// sets, and of many that start together one is late on a busy machine.
 	ParallelLoads int
+}
+
+// TakeOver is what was found of an earlier conch's servers, by partition. Kept are those that serve on, Unwanted those that the desired state has
+// not and that end once it does not need them, Missing those that it has and that are started anew.
+type TakeOver struct {
+	Kept, Unwanted, Missing []string
 }

@@ -100,7 +100,7 @@ func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *wa
 	number := w.looks
 	w.mu.Unlock()
 	if err := r.o.Health.Ask(ctx, s); err != nil {
-		if ctx.Err() == nil {
+		if !ends(ctx, s) {
 			r.box.put(func(*loop) { v.Broken = err.Error() })
 		}
 		return
@@ -118,6 +118,24 @@ func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *wa
 	}
 	found := w.found(models)
 	r.box.put(func(l *loop) { l.looked(v, number, found) })
+}
+
+// endWithin is how long after its last refusal of a probe the end of a server's process may become known.
+const endWithin = time.Second
+
+// ends reports whether a server that failed a health probe has ended, or ends within a moment: its connection closes before
+// its process is reaped, and how the process ended says more than the probe. It reports true as well where ctx has ended.
+func ends(ctx context.Context, s driver.Server) bool {
+	wait := time.NewTimer(endWithin)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+		return true
+	case <-s.Done():
+		return true
+	case <-wait.C:
+		return false
+	}
 }
 
 // read asks for the revisions of the models that are not known yet, each for so long at the most, those that were not to be

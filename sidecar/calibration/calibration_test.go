@@ -80,7 +80,7 @@ func TestOneModelAtEachShare(t *testing.T) {
 	var reported []string
 	shares, err := c.Model(t.Context(), "m", calibration.Order{GPUType: "T4", Shares: []int{100, 50}, Disturbance: .5}, func(p calibration.Progress) { reported = append(reported, p.What) })
 	require.NoError(t, err)
-	require.Contains(t, reported, "waiting until nobody uses m")
+	require.Contains(t, reported, "waiting until nobody uses it")
 	require.Equal(t, []calibrated{{"m", "T4", 100}, {"m", "T4", 50}}, got)
 	require.Len(t, shares, 2)
 	for i, rows := range []int{1, 2, 4} {

@@ -108,7 +108,7 @@ func (c *Calibration) quiet(ctx context.Context, model string, share int, progre
 	reported := false
 	for c.o.Used(model) {
 		if !reported {
-			progress(Progress{Share: share, What: "waiting until nobody uses " + model})
+			progress(Progress{Share: share, What: "waiting until nobody uses it"})
 			reported = true
 		}
 		if err := c.o.Clock.Sleep(ctx, look); err != nil {

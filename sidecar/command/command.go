@@ -8,6 +8,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,19 +16,17 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/conch-serving/conch/internal/usage"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply/driver/shim"
 	"github.com/conch-serving/conch/sidecar/component/evaluations"
 	"github.com/conch-serving/conch/sidecar/config"
-	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 	"github.com/conch-serving/conch/sidecar/reaper"
 )
@@ -51,6 +50,20 @@ type Daemon struct {
 	// Launcher confines policies; empty: they are not confined.
 	Launcher []string
 	Log      *slog.Logger
+}
+
+// ErrUsage marks errors of the command line itself: a flag, an argument or a command that there is not.
+var ErrUsage = errors.New("usage")
+
+// ExitStatus is the exit status of conch for the error that ended it: 2 where the command line was wrong, as tritonctl has it, else 1.
+func ExitStatus(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrUsage):
+		return 2
+	}
+	return 1
 }
 
 // flags are what the command line says over the file.
@@ -77,7 +90,6 @@ Try it without a GPU and without Triton, on models that say how long they take
 
 Watch Triton servers that run already, and change nothing of theirs:
   conch --attach localhost:8001`,
-		Args:          noCommand,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       Version().Version,
@@ -103,61 +115,8 @@ Watch Triton servers that run already, and change nothing of theirs:
 	root.Flags().StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error")
 	root.Flags().StringVar(&f.logFormat, "log-format", "", "auto, json or text")
 	root.AddCommand(configCommand(p), initCommand(p), stopCommand(p, &flags{}), shimCommand(), evaluateCommand(p), launchCommand())
+	usage.Mark(root, ErrUsage)
 	return root
-}
-
-// noCommand refuses an argument of a group: it is a misspelt command.
-func noCommand(c *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	var names []string
-	for _, child := range c.Commands() {
-		if child.IsAvailableCommand() {
-			names = append(names, child.Name())
-		}
-	}
-	return fmt.Errorf("%s has no command %q; it has: %s (%s --help)", c.CommandPath(), args[0], strings.Join(names, ", "), c.CommandPath())
-}
-
-func configCommand(p Process) *cobra.Command {
-	group := &cobra.Command{Use: "config", Short: "Work with conch.yaml", Args: noCommand, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
-	group.AddCommand(&cobra.Command{
-		Use:   "check FILE",
-		Short: "Say everything that is wrong with a configuration",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			env := Environment()
-			env.CheckPolicy = func(name string) error { return checkPolicy(cmd.Context(), name) }
-			c, err := config.Load(args[0], nil, env)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(p.Stdout, "%s is valid: mode %s, driver %s, policy %s\n", args[0], c.Mode, c.Driver.Kind, c.Policy.Name)
-			return err
-		},
-	})
-	return group
-}
-
-// checkPolicy says that conch-policies, beside this program, has no policy of a name. Where it cannot be asked there is no saying.
-func checkPolicy(ctx context.Context, name string) error {
-	self, err := executable()
-	if err != nil {
-		return nil //nolint:nilerr // conch says so at its start
-	}
-	known, err := policyhost.New(policyhost.Options{Builtins: policyhost.Beside(self)}).List(ctx)
-	if err != nil {
-		return nil //nolint:nilerr // as above
-	}
-	names := make([]string, len(known))
-	for i, k := range known {
-		names[i] = k.Name
-	}
-	if !slices.Contains(names, name) {
-		return fmt.Errorf("there is no policy %q; there are %s. One of your own needs policy.executable", name, strings.Join(names, ", "))
-	}
-	return nil
 }
 
 // initCommand is conch as the first process of a container.
@@ -220,7 +179,7 @@ func (f flags) load() (*config.Config, error) {
 	if len(f.attach) > 0 {
 		var err error
 		if endpoints, err = config.ParseEndpoints(f.attach); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrUsage, err)
 		}
 	}
 	return config.Load(f.file, func(c *config.Config) {

@@ -5,7 +5,6 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -30,7 +29,7 @@ conch on the same state takes them over without loading a model.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := f.state // which is enough: the rest of a configuration is not looked at
 			if dir == "" && f.file == "" {
-				return errors.New("which conch? name its conch.yaml with --config, or its state directory with --state")
+				return fmt.Errorf("%w: which conch? name its conch.yaml with --config, or its state directory with --state", ErrUsage)
 			}
 			if dir == "" {
 				settings, err := f.load()

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // ParseEndpoints reads what --attach says: endpoints separated by commas, each
@@ -39,8 +41,14 @@ func ParseEndpoints(values []string) ([]Endpoint, error) {
 			last.Metrics = value
 		case "repository":
 			last.Repository = value
+		case "executions":
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				return nil, fmt.Errorf("--attach: executions=%s is not a number", value)
+			}
+			last.Executions = n
 		default:
-			return nil, fmt.Errorf("--attach: %q is not known%s", key, suggest(key, []string{"grpc", "http", "metrics", "repository"}))
+			return nil, fmt.Errorf("--attach: %q is not known%s", key, suggest(key, []string{"grpc", "http", "metrics", "repository", "executions"}))
 		}
 	}
 	return all, nil
@@ -89,8 +97,15 @@ func (v *validator) attach(c *Config) {
 			v.problem(path, "has no meaning for the attach driver, which starts no tritonserver")
 		}
 	}
+	if d.Service != (Service{}) {
+		if d.SharedMemory {
+			v.problem("driver.sharedMemory", "is on; servers in Pods share no memory with conch")
+		}
+		v.service(c)
+		return
+	}
 	if len(d.Endpoints) == 0 {
-		v.problem("driver.endpoints", "is missing; name the servers, for example [{grpc: localhost:8001}] (or use --attach)")
+		v.problem("driver.endpoints", "is missing; name the servers, for example [{grpc: localhost:8001}] (or use --attach, or driver.service in a cluster)")
 	}
 	if !c.GPUs.Auto && len(c.GPUs.List) > 0 {
 		count := 0
@@ -100,6 +115,9 @@ func (v *validator) attach(c *Config) {
 		if count != len(d.Endpoints) {
 			v.problem("gpus", "names %d and there are %d endpoints; say one for each endpoint, in their order, or auto", count, len(d.Endpoints))
 		}
+	}
+	if d.SharedMemory && c.Limits.SharedMemory != nil && *c.Limits.SharedMemory == 0 {
+		v.problem("driver.sharedMemory", "is on, and limits.sharedMemory is 0: nothing would be shared")
 	}
 	seen, writable := map[string]string{}, 0
 	for i, e := range d.Endpoints {
@@ -123,6 +141,7 @@ func (v *validator) attach(c *Config) {
 			}
 			seen[a.address] = path
 		}
+		v.executions(path, e.Executions)
 		if e.Repository == "" {
 			continue
 		}
@@ -138,6 +157,34 @@ func (v *validator) attach(c *Config) {
 		v.problem("repository", "is missing; conch stages its models into the repositories of driver.endpoints")
 	case writable == 0 && c.Repository != "":
 		v.problem("repository", "has no meaning while the servers keep their own models; name the repository of every endpoint that conch may write, or leave it out")
+	}
+}
+
+// service checks servers that a Service names.
+func (v *validator) service(c *Config) {
+	s := c.Driver.Service
+	if len(c.Driver.Endpoints) > 0 {
+		v.problem("driver.endpoints", "and driver.service both name the servers; leave one of them out")
+	}
+	switch {
+	case s.Name != "" && s.Selector != "":
+		v.problem("driver.service.selector", "and driver.service.name both choose Services; leave one of them out")
+	case s.Name == "" && s.Selector == "":
+		v.problem("driver.service.name", "is missing; name a Service, or choose Services by their labels with driver.service.selector")
+	}
+	v.executions("driver.service", s.Executions)
+	if !c.GPUs.Auto && (len(c.GPUs.List) != 1 || c.GPUs.List[0].Count != 1) {
+		v.problem("gpus", "has to name one GPU, which each of the servers behind driver.service has; or say auto")
+	}
+	if c.Repository != "" {
+		v.problem("repository", "has no meaning while the servers keep their own models, as those behind driver.service do")
+	}
+}
+
+// executions checks how many batches a server executes at once.
+func (v *validator) executions(path string, n int) {
+	if n < 0 || n > policy.MostExecutions {
+		v.problem(path+".executions", "%d is not from 1 to %d; leave it out for one on each GPU that the server has instances on", n, policy.MostExecutions)
 	}
 }
 

@@ -25,6 +25,8 @@ func TestParseEndpoints(t *testing.T) {
 		"spelt out":   {values: []string{"grpc=a:1,http=a:2,metrics=off,grpc=b:3"}, want: []config.Endpoint{{GRPC: "a:1", HTTP: "a:2", Metrics: "off"}, {GRPC: "b:3"}}},
 		"mixed":       {values: []string{"a:1,http=c:2"}, want: []config.Endpoint{{GRPC: "a:1", HTTP: "c:2"}}},
 		"a writable":  {values: []string{"a:1,repository=/m"}, want: []config.Endpoint{{GRPC: "a:1", Repository: "/m"}}},
+		"executions":  {values: []string{"a:1,executions=4"}, want: []config.Endpoint{{GRPC: "a:1", Executions: 4}}},
+		"no number":   {values: []string{"a:1,executions=four"}, refused: "executions=four is not a number"},
 		"no endpoint": {values: []string{"http=a:1"}, refused: "comes before the endpoint"},
 		"misspelt":    {values: []string{"a:1,metric=a:2"}, refused: `did you mean "metrics"?`},
 		"empty":       {values: []string{"a:1,,b:2"}, refused: "an address is empty"},
@@ -56,6 +58,14 @@ func TestAttachDefaults(t *testing.T) {
 func TestAttachProblems(t *testing.T) {
 	for name, c := range map[string]struct{ text, path, problem string }{
 		"no endpoints":        {"driver: {kind: attach}", "driver.endpoints", "is missing"},
+		"two lists":           {"driver: {kind: attach, endpoints: [{grpc: a:1}], service: {name: triton}}", "driver.endpoints", "and driver.service both name the servers"},
+		"executions":          {"driver: {kind: attach, endpoints: [{grpc: a:1, executions: 65}]}", "driver.endpoints[0].executions", "65 is not from 1 to 64"},
+		"executions of all":   {"driver: {kind: attach, service: {name: triton, executions: -1}}", "driver.service.executions", "-1 is not from 1 to 64"},
+		"two choices":         {"driver: {kind: attach, service: {name: triton, selector: app=triton}}", "driver.service.selector", "and driver.service.name both choose Services"},
+		"no Service":          {"driver: {kind: attach, service: {namespace: serving}}", "driver.service.name", "is missing"},
+		"GPUs of a Service":   {"gpus: [{type: T4, count: 2}]\ndriver: {kind: attach, service: {name: triton}}", "gpus", "has to name one GPU, which each of the servers"},
+		"a Service's models":  {"repository: /m\ndriver: {kind: attach, service: {name: triton}}", "repository", "those behind driver.service"},
+		"a Service of ours":   {"repository: /m\ndriver: {kind: process, service: {name: triton}}", "driver.service", "belong to driver.kind attach"},
 		"no port":             {"driver: {kind: attach, endpoints: [{grpc: triton}]}", "driver.endpoints[0].grpc", `"triton" is not host:port`},
 		"no host":             {`driver: {kind: attach, endpoints: [{grpc: ":8001"}]}`, "driver.endpoints[0].grpc", "is not host:port"},
 		"nothing beside":      {"driver: {kind: attach, endpoints: [{grpc: a:1, metrics: off}]}", "driver.endpoints[0].http", "no port beside that of a:1"},

@@ -5,8 +5,10 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 
@@ -30,13 +32,13 @@ const (
 	ModeControl Mode = "control"
 )
 
-// Wire says what serves inference over gRPC.
+// Wire says what serves inference.
 type Wire string
 
 const (
-	// WireOwn is Conch's own HTTP/2, for calls of ModelInfer.
+	// WireOwn is Conch's own HTTP/2, for calls of ModelInfer, and its own HTTP/1.1, for plain requests.
 	WireOwn Wire = "own"
-	// WireGRPC is grpc-go, for everything.
+	// WireGRPC is grpc-go and net/http, for everything.
 	WireGRPC Wire = "grpc-go"
 )
 
@@ -88,8 +90,12 @@ type Listen struct {
 	Admin string `yaml:"admin"`
 	// ReusePort lets another conch open the gRPC and HTTP addresses too, to take
 	// over from this one.
-	ReusePort bool      `yaml:"reusePort"`
-	TLS       ServerTLS `yaml:"tls"`
+	ReusePort bool `yaml:"reusePort"`
+	// MaxConnectionAge is how old a gRPC client's connection may become; 0: as old as it likes. MaxConnectionAgeGrace is how long calls on it may then
+	// take; 0: as long as they need.
+	MaxConnectionAge      Duration  `yaml:"maxConnectionAge"`
+	MaxConnectionAgeGrace Duration  `yaml:"maxConnectionAgeGrace"`
+	TLS                   ServerTLS `yaml:"tls"`
 	// AdminTLS and AdminToken, the file of a secret, are for an admin address that is
 	// host:port; it needs both.
 	AdminTLS   AdminTLS `yaml:"adminTLS"`
@@ -193,7 +199,12 @@ type Driver struct {
 	Stretch float64 `yaml:"stretch"`
 	// Endpoints are the servers of the attach driver, one partition each.
 	Endpoints []Endpoint `yaml:"endpoints"`
-	Probe     Probe      `yaml:"probe"`
+	// Service names them by a Service of a cluster instead.
+	Service Service `yaml:"service"`
+	// SharedMemory has large tensors go to the servers of the attach driver through shared memory, as to servers of conch's own. It says that the servers are
+	// on this host, and that nothing else registers regions under conch's names with them, or unregisters all regions.
+	SharedMemory bool  `yaml:"sharedMemory"`
+	Probe        Probe `yaml:"probe"`
 	// StartTimeout bounds the start of a server, LoadTimeout the load of a model.
 	StartTimeout Duration `yaml:"startTimeout"`
 	LoadTimeout  Duration `yaml:"loadTimeout"`
@@ -220,6 +231,21 @@ type Endpoint struct {
 	// Repository is the model repository of that server, on this machine, that conch
 	// may write; empty leaves its models to others.
 	Repository string `yaml:"repository"`
+	// Executions is how many batches the server executes at once; 0: as many as it has GPUs with instances.
+	Executions int `yaml:"executions"`
+}
+
+// Service are servers that others run in a cluster: the Pods behind Services, one partition each.
+type Service struct {
+	// Name of the Service, or Selector: labels of one or several.
+	Name     string `yaml:"name"`
+	Selector string `yaml:"selector"`
+	// Namespace of the Service; empty: that of conch's own Pod, or of the kubeconfig.
+	Namespace string `yaml:"namespace"`
+	// Kubeconfig says how the API server is reached; empty: as a Pod of the cluster does.
+	Kubeconfig string `yaml:"kubeconfig"`
+	// Executions is how many batches each server executes at once; 0: as many as it has GPUs with instances.
+	Executions int `yaml:"executions"`
 }
 
 // Probe says how servers are asked whether they live.
@@ -297,7 +323,9 @@ type Model struct {
 	Discipline string            `yaml:"discipline"`
 	Parameters map[string]string `yaml:"parameters"`
 	DropPolicy string            `yaml:"dropPolicy"`
-	Priority   int32             `yaml:"priority"`
+	// Ensemble is EnsembleSplit or EnsemblePass; of a model that is no ensemble it says nothing.
+	Ensemble string `yaml:"ensemble"`
+	Priority int32  `yaml:"priority"`
 	// Load is when it is loaded: LoadKeep, LoadDemand or LoadNever. Idle is how long
 	// a model that loads on demand stays without requests.
 	Load string   `yaml:"load"`
@@ -314,6 +342,24 @@ type Model struct {
 	Profile             *Profile `yaml:"profile"`
 	// Profiles is a file with l(b, p) on a grid (package plugins/policy/grid).
 	Profiles string `yaml:"profiles"`
+}
+
+// Who executes the steps of an ensemble.
+const (
+	// EnsembleSplit: Conch, each with the other requests of its model, where Conch can. The default.
+	EnsembleSplit = "split"
+	// EnsemblePass: Triton. Its requests pass through whole.
+	EnsemblePass = "pass"
+)
+
+// EnsemblesLeft lists the models whose ensembles are left to Triton, sorted.
+func (c *Config) EnsemblesLeft() (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		if c.Models[name].Ensemble == EnsemblePass {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Profile declares l(b) = beta + alpha*b at a share of 100%.

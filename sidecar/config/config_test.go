@@ -94,7 +94,7 @@ func TestParseProblems(t *testing.T) {
 		{"unknown keys with suggestions", "repositry: /models\nmodels:\n  a: {slo: 1ms, laet: drop}\ndriver: {colour: red}\n", []config.Problem{
 			{Path: "repositry", Line: 1, Text: `unknown key "repositry"; did you mean "repository"?`},
 			{Path: "models.a.laet", Line: 3, Text: `unknown key "laet"; did you mean "late"?`},
-			{Path: "driver.colour", Line: 4, Text: `unknown key "colour"; known are arguments, backendDirectory, endpoints, environment, kind, kubernetes, loadTimeout, orphanGrace, probe, startTimeout, stretch, tls, tritonserver`},
+			{Path: "driver.colour", Line: 4, Text: `unknown key "colour"; known are arguments, backendDirectory, endpoints, environment, kind, kubernetes, loadTimeout, orphanGrace, probe, service, sharedMemory, startTimeout, stretch, tls, tritonserver`},
 		}},
 		{"wrong kinds", "defaults: {slo: 25}\nseed: -1\ngpus: 4\nmodels: [a]\nlimits: {queueBytes: many}\nrepository: [a]\n", []config.Problem{
 			{Path: "defaults.slo", Line: 1, Text: `"25" is not a duration; write a number with its unit, as in 25ms or 1.5s`},
@@ -146,7 +146,7 @@ driver: {kind: embedded, tritonserver: /bin/true, environment: {CUDA_VISIBLE_DEV
 gpus: [{count: 2}]
 policy: {checksum: abc, executable: here}
 models:
-  b: {parameters: {delay: 1ms}, dropPolicy: lots}
+  b: {parameters: {delay: 1ms}, dropPolicy: lots, ensemble: maybe}
   c: {dropPolicy: lots}
   a: {late: never, discipline: lazy, gpus: [gpu7], minInstances: 3, maxInstances: 1, maxThreadPercentage: 130, profile: {}}
 triggers: {badRate: 2}
@@ -163,7 +163,7 @@ log: {level: loud}
 	require.ElementsMatch(t, []string{
 		"apiVersion", "mode", "listen.grpc", "listen.metrics", "listen.admin", "repository", "driver.tritonserver",
 		"driver.environment", "driver.environment.CUDA_VISIBLE_DEVICES", "driver.stretch", "gpus[0].type", "policy.executable", "policy.checksum",
-		"models.b.parameters", "models.c.dropPolicy", "models.a.late", "models.a.discipline", "models.a.gpus[0]", "models.a.minInstances", "models.a.maxThreadPercentage",
+		"models.b.parameters", "models.b.ensemble", "models.c.dropPolicy", "models.a.late", "models.a.discipline", "models.a.gpus[0]", "models.a.minInstances", "models.a.maxThreadPercentage",
 		"models.a.profile", "triggers.badRate", "log.level",
 	}, paths)
 	require.ErrorContains(t, c.Validate(nobody), `line 3: mode: "contrl" is not known; did you mean "control"?`)

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/conch-serving/conch/internal/spelling"
 )
 
 // Problem is one thing that is wrong with a configuration.
@@ -16,6 +18,23 @@ type Problem struct {
 	// Line in the file; 0 where the value does not come from a file.
 	Line int
 	Text string
+}
+
+// String is the problem on one line, without the file's name.
+func (p Problem) String() string {
+	text := p.Text
+	if p.Path != "" {
+		text = p.Path + ": " + text
+	}
+	if p.Line > 0 {
+		text = fmt.Sprintf("line %d: %s", p.Line, text)
+	}
+	return text
+}
+
+// Problem is one with the value at a path.
+func (c *Config) Problem(path, text string) Problem {
+	return Problem{Path: path, Line: c.lines[path], Text: text}
 }
 
 // InvalidError is everything that is wrong with a configuration.
@@ -37,14 +56,7 @@ func (e *InvalidError) Error() string {
 		b.WriteByte('s')
 	}
 	for _, p := range e.Problems {
-		b.WriteString("\n  ")
-		if p.Line > 0 {
-			fmt.Fprintf(&b, "line %d: ", p.Line)
-		}
-		if p.Path != "" {
-			b.WriteString(p.Path + ": ")
-		}
-		b.WriteString(p.Text)
+		b.WriteString("\n  " + p.String())
 	}
 	return b.String()
 }
@@ -61,36 +73,8 @@ func named(file string, err error) error {
 // suggest ends an error about an unknown word with the one probably meant, or
 // with all of them.
 func suggest(word string, known []string) string {
-	best, distance := "", 4
-	for _, k := range known {
-		if d := editDistance(strings.ToLower(word), strings.ToLower(k)); d < distance {
-			best, distance = k, d
-		}
-	}
-	// Short words are a few edits away from any other: half of one must stay.
-	if best != "" && distance <= min(3, len(word)/2) {
-		return fmt.Sprintf("; did you mean %q?", best)
+	if near := spelling.Nearest(word, known); near != "" {
+		return fmt.Sprintf("; did you mean %q?", near)
 	}
 	return "; known are " + strings.Join(known, ", ")
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -27,11 +27,13 @@ type Kubernetes struct {
 	PodTemplate JSON             `yaml:"podTemplate"`
 	Models      KubernetesModels `yaml:"models"`
 	GPUs        KubernetesGPUs   `yaml:"gpus"`
+	// Lease is how long the release is one conch's that does not renew it.
+	Lease Duration `yaml:"lease"`
 }
 
 // KubernetesModels say how models get to the Pods.
 type KubernetesModels struct {
-	// Path is where the partitions' model directories lie, for conch and for every Pod.
+	// Path is the directory, for conch and for every Pod, below which partitions' models (partitions) and the content of revisions (content) lie.
 	Path string `yaml:"path"`
 	// Volume is a Kubernetes volume, without its name, that Pods mount there read-only.
 	Volume JSON `yaml:"volume"`
@@ -63,6 +65,7 @@ func (c *Config) provisionKubernetes() {
 	fill(&k.GPUs.MIGClass, "mig.nvidia.com")
 	fill(&k.GPUs.Resource, "nvidia.com/gpu")
 	fill(&k.GPUs.Sharing, "mps")
+	fill(&k.Lease, Duration(5*time.Second))
 	if c.Limits.SharedMemory == nil {
 		c.Limits.SharedMemory = new(Size(0)) // the servers are on other machines
 	}
@@ -83,6 +86,9 @@ func (v *validator) kubernetes(c *Config) {
 		v.problem("driver.kubernetes.models.path", "%q is not an absolute path", k.Models.Path)
 	}
 	v.oneOf("driver.kubernetes.gpus.sharing", k.GPUs.Sharing, "mps", "none")
+	if lease := k.Lease.Std(); lease < 4*time.Second || lease > time.Minute || lease%time.Second != 0 {
+		v.problem("driver.kubernetes.lease", "%s is not whole seconds from 4s to 60s", lease)
+	}
 	if !c.GPUs.Auto {
 		v.problem("gpus", "are read from the cluster with driver kubernetes; leave it out")
 	}

@@ -37,6 +37,7 @@ driver:
 	require.Equal(t, config.Kubernetes{
 		Image: "triton:1", Release: "conch", Models: config.KubernetesModels{Path: "/state/partitions", Volume: `{"persistentVolumeClaim":{"claimName":"models"}}`},
 		GPUs:        config.KubernetesGPUs{Driver: "gpu.nvidia.com", Class: "gpu.nvidia.com", MIGClass: "mig.nvidia.com", Resource: "nvidia.com/gpu", Sharing: "mps"},
+		Lease:       config.Duration(5 * time.Second),
 		PodTemplate: `{"spec":{"tolerations":[{"key":"gpu","operator":"Exists","tolerationSeconds":3}]}}`,
 	}, c.Driver.Kubernetes)
 	require.Equal(t, 5*time.Minute, c.Driver.StartTimeout.Std())
@@ -47,6 +48,7 @@ func TestKubernetesProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"driver: {kind: kubernetes}\n": "driver.kubernetes.image: is missing",
 		"driver: {kind: kubernetes, kubernetes: {image: x, models: {path: models}}}\n":                `driver.kubernetes.models.path: "models" is not an absolute path`,
+		"driver: {kind: kubernetes, kubernetes: {image: x, lease: 3s}}\n":                             `driver.kubernetes.lease: 3s is not whole seconds from 4s to 60s`,
 		"driver: {kind: kubernetes, kubernetes: {image: x, gpus: {sharing: time}}}\n":                 `driver.kubernetes.gpus.sharing: "time" is not known`,
 		"driver: {kind: kubernetes, kubernetes: {image: x}}\ngpus: [{type: T4}]\n":                    "gpus: are read from the cluster",
 		"driver: {kind: kubernetes, kubernetes: {image: x}}\ncpus: {cores: 2}\n":                      "cpus.cores: driver kubernetes places partitions on GPUs alone",

@@ -116,6 +116,12 @@ func (v *validator) fraction(path string, f, most float64) {
 }
 
 func (v *validator) listen(l Listen) {
+	if l.MaxConnectionAge < 0 {
+		v.problem("listen.maxConnectionAge", "is negative; 0 means that there is no limit")
+	}
+	if l.MaxConnectionAgeGrace < 0 {
+		v.problem("listen.maxConnectionAgeGrace", "is negative; 0 means that calls take as long as they need")
+	}
 	if l.GRPC == Off && l.HTTP == Off {
 		v.problem("listen", "grpc and http are both off: nobody could send a request")
 	}
@@ -173,6 +179,12 @@ func (v *validator) driver(c *Config) {
 		v.attach(c)
 	} else if len(d.Endpoints) > 0 {
 		v.problem("driver.endpoints", "are servers that others run; they belong to driver.kind attach, not %s", d.Kind)
+	}
+	if d.Kind != DriverAttach && d.Service != (Service{}) {
+		v.problem("driver.service", "are servers that others run; they belong to driver.kind attach, not %s", d.Kind)
+	}
+	if d.Kind != DriverAttach && d.SharedMemory {
+		v.problem("driver.sharedMemory", "is for servers that others run, driver.kind attach; limits.sharedMemory is what conch's own get")
 	}
 	if d.Kind == DriverEmbedded {
 		for path, set := range map[string]bool{
@@ -267,6 +279,9 @@ func (v *validator) model(path string, m Model, gpus GPUs) {
 		v.problem(path+".slo", "%v is negative", m.SLO)
 	}
 	v.dispatch(path, m.Late, m.Discipline, m.Parameters, m.DropPolicy)
+	if m.Ensemble != "" {
+		v.oneOf(path+".ensemble", m.Ensemble, EnsembleSplit, EnsemblePass)
+	}
 	if m.MaxInstances > 0 && m.MinInstances > m.MaxInstances {
 		v.problem(path+".minInstances", "%d is above maxInstances, %d", m.MinInstances, m.MaxInstances)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/conch-serving/conch/internal/spelling"
 	"github.com/conch-serving/conch/plugins/policy/grid"
 )
 
@@ -84,6 +85,25 @@ func (c *Config) findBundles(path string) {
 			c.Estimates.Bundles[i] = filepath.Join(filepath.Dir(path), file)
 		}
 	}
+}
+
+// UnknownModels says of each model that conch.yaml names, and that is none of those known, what was probably meant; by name.
+func (c *Config) UnknownModels(known []string) (all []Problem) {
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		if slices.Contains(known, name) {
+			continue
+		}
+		all = append(all, c.UnknownModel("models."+name, "there is no such model, so that this says nothing", name, known))
+	}
+	return all
+}
+
+// UnknownModel is a problem with a text that says that a name is no model's, and the known name that was meant, if one is near.
+func (c *Config) UnknownModel(path, text, name string, known []string) Problem {
+	if near := spelling.Nearest(name, known); near != "" {
+		text += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return c.Problem(path, text)
 }
 
 // ProfileFile is where the operator declares a model's profile; empty: nowhere.

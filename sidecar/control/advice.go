@@ -64,11 +64,12 @@ func (c *Control) weigh(t *triggers, now time.Time) {
 		statistics.Up = up[p.GetId()]
 		measured = append(measured, statistics)
 	}
-	w.GPUs, w.Spare = advice.GPUs(c.nodes(), s.Plan.Plan, measured)
+	nodes := c.nodes()
+	w.GPUs, w.Spare = advice.GPUs(nodes, s.Plan.Plan, measured)
 	rule := advice.Rule{BadRate: c.settings().Triggers.BadRate}
 	var next *policy.Advice
 	t.size, next = rule.Next(t.size, w)
-	c.metrics.Advice(next)
+	c.metrics.Advice(next, advice.Wanted(next, nodes, w))
 	slices.SortStableFunc(w.GPUs, advice.ByRank)
 	c.mu.Lock()
 	c.advice = GPUAdvice{Advice: next, Serving: w.GPUs, Spare: w.Spare, OutOfReach: out}

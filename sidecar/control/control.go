@@ -10,8 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -64,6 +63,13 @@ type Repository interface {
 type Requests interface {
 	SetProfile(p *policy.Profile)
 	Counts(model string) (dispatch.ModelCounts, bool)
+	// LeaveEnsembles sets which ensembles are left to Triton; Ensemble says in how many steps Conch executes one, or why it does not.
+	LeaveEnsembles(names []string)
+	Ensemble(model string) (steps int, reason string, ok bool)
+	// Pipeline are the steps of an ensemble that Conch executes, each after those whose results it takes; none for any other name.
+	Pipeline(model string) []dispatch.Step
+	// Ready is the error that requests get before the first routes are in force; nil after it.
+	Ready() error
 	Draining() bool
 	// Unhealthy lists the places whose executions fail.
 	Unhealthy() []router.PlaceHealth
@@ -100,8 +106,10 @@ type Options struct {
 	Requests Requests
 	Recorder *observe.Recorder
 	Metrics  *observe.PlanMetrics
-	// DB keeps events, the plan's number and what was learnt.
-	DB *bbolt.DB
+	// Store keeps events, orders, plans, their numbers and what was learnt.
+	Store store.Store
+	// Told is called with every event as the log has it; it must not wait, and may be nil.
+	Told func(api.Event)
 	// Policies and Reconciler make the two parts that call back.
 	Policies   func(Hooks) (planner.Host, error)
 	Reconciler func(Hooks) (Reconciler, error)
@@ -127,13 +135,14 @@ type Control struct {
 	requests   Requests
 	recorder   *observe.Recorder
 	metrics    *observe.PlanMetrics
-	db         *bbolt.DB
+	store      store.Store
 	policies   planner.Host
 	evaluator  Evaluator
 	reconciler Reconciler
 	clock      Clock
 	log        *slog.Logger
 	version    api.Version
+	told       func(api.Event)
 	events     *events.Log
 	conditions conditions.Tracker
 	orders     *orders.Store
@@ -208,6 +217,7 @@ type Control struct {
 	// not come to serve: the same thing is not worth a second event.
 	failure  string
 	holding  string
+	unknown  string // models of conch.yaml
 	proposed *policy.Plan
 
 	// logs are the files of the partitions' last servers.
@@ -244,7 +254,7 @@ func New(o Options) (*Control, error) {
 		o.Clock = SystemClock()
 	}
 	c := &Control{
-		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, db: o.DB,
+		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, store: o.Store, told: o.Told,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, logs: map[string]string{}, starting: "not started yet",
@@ -258,15 +268,13 @@ func New(o Options) (*Control, error) {
 		c.checks = append(c.checks, o.CheckDispatch)
 	}
 	var err error
-	if c.events, err = events.Open(o.DB, o.Logger); err != nil {
+	if c.events, err = events.Open(o.Store, o.Logger); err != nil {
 		return nil, err
 	}
-	if c.orders, err = orders.Open(o.DB); err != nil {
+	if c.orders, err = orders.Open(o.Store); err != nil {
 		return nil, err
 	}
-	if c.plans, err = history.Open(o.DB); err != nil {
-		return nil, err
-	}
+	c.plans = history.New(o.Store)
 	if err := c.restore(); err != nil {
 		return nil, err
 	}

@@ -21,8 +21,8 @@ import (
 
 // places are the types of GPUs and CPUs that models may run on.
 func (c *Control) places(settings *config.Config) []estimates.Place {
-	physical := map[string]bool{}
-	for _, n := range c.nodes() {
+	nodes, physical := c.nodes(), map[string]bool{}
+	for _, n := range nodes {
 		for _, g := range n.GetGpus() {
 			physical[g.GetType()] = physical[g.GetType()] || !g.GetEmulated()
 		}
@@ -35,7 +35,7 @@ func (c *Control) places(settings *config.Config) []estimates.Place {
 		physical[o.GetType()] = true
 	}
 	var all []estimates.Place
-	for _, t := range snapshot.Types(c.nodes(), offers) {
+	for _, t := range snapshot.Types(nodes, offers) {
 		all = append(all, estimates.Place{Type: t, Emulated: !physical[t]})
 	}
 	return all

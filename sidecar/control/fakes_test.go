@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/bbolt"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
@@ -272,11 +273,14 @@ type requests struct {
 	mu        sync.Mutex
 	profiles  []*policy.Profile
 	draining  bool
+	unready   error
 	// wanted are the requests that wait for models to be loaded, refused why they do
 	// not any more, and arrived when models were used last.
 	wanted  map[string]int
 	refused []string
 	arrived map[string]time.Time
+	// pipelines are the steps of ensembles that the request path executes.
+	pipelines map[string][]dispatch.Step
 }
 
 func (r *requests) SetProfile(p *policy.Profile) {
@@ -290,6 +294,12 @@ func (r *requests) Counts(model string) (dispatch.ModelCounts, bool) {
 	defer r.mu.Unlock()
 	return dispatch.ModelCounts{Waiting: 3, UnderWay: r.wanted[model], LastArrival: r.arrived[model]}, true
 }
+
+func (r *requests) LeaveEnsembles([]string) {}
+
+func (r *requests) Pipeline(model string) []dispatch.Step { return r.pipelines[model] }
+
+func (r *requests) Ensemble(string) (steps int, reason string, ok bool) { return 0, "", false }
 
 func (r *requests) Wanted() []string {
 	r.mu.Lock()
@@ -308,6 +318,9 @@ func (r *requests) FailLoad(model, why string) {
 func (r *requests) Unhealthy() []router.PlaceHealth { return r.unhealthy }
 
 func (r *requests) Draining() bool { return r.draining }
+
+// Ready implements control.Requests.
+func (r *requests) Ready() error { return r.unready }
 
 func (r *requests) pushed() int {
 	r.mu.Lock()
@@ -374,10 +387,10 @@ func newRigWith(t *testing.T, configuration *config.Config, attached control.Att
 	r.Control, err = control.New(control.Options{
 		Config:     configuration,
 		Nodes:      func() []*policy.Node { return *r.nodes.Load() },
-		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
+		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, Store: store.NewBolt(db),
 		Policies:   func(h control.Hooks) (planner.Host, error) { r.policies.hooks = h; return r.policies, nil },
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },
-		Version:    api.Version{Version: "test"},
+		Version:    api.Version{Version: "test", Replica: "conch-0"},
 		Evaluator:  evaluator,
 		Estimates:  estimates.New(estimates.Options{Open: r.repository.open, Now: time.Now, After: time.After}),
 		CheckDispatch: func(d *policy.Dispatch) error {

@@ -38,6 +38,8 @@ type Hooks interface {
 	MPSFault(partitions []string)
 	// GroupFault notes that a merge group's executions fail, so that its members serve.
 	GroupFault(f apply.GroupFault)
+	// TakenOver notes that servers of an earlier conch were found.
+	TakenOver(t apply.TakeOver)
 }
 
 var _ Hooks = (*Control)(nil)
@@ -115,6 +117,32 @@ func (c *Control) GroupFault(f apply.GroupFault) {
 		Message: fmt.Sprintf("merge group %s: its executions fail on partition %s: %s; its members serve there until it is tried again at %s", f.Group, f.Partition, f.Reason, f.Next.UTC().Format(time.RFC3339)),
 		Fields:  map[string]string{"group": f.Group, "partition": f.Partition, "attempts": strconv.Itoa(f.Attempts), "next": f.Next.UTC().Format(time.RFC3339)},
 	})
+}
+
+// TakenOver implements Hooks.
+func (c *Control) TakenOver(t apply.TakeOver) {
+	message := fmt.Sprintf("%s of the conch before taken over: %s", count(len(t.Kept), "running server"), some(t.Kept))
+	if len(t.Kept) == 0 {
+		message = "no running server of the conch before is as the plan has it"
+	}
+	if len(t.Missing) > 0 {
+		message += fmt.Sprintf("; %d started anew: %s", len(t.Missing), some(t.Missing))
+	}
+	if len(t.Unwanted) > 0 {
+		message += fmt.Sprintf("; %d not in the plan: %s", len(t.Unwanted), some(t.Unwanted))
+	}
+	c.event(api.Event{Kind: events.TakenOver, Message: message, Fields: map[string]string{
+		"kept": strconv.Itoa(len(t.Kept)), "started_anew": strconv.Itoa(len(t.Missing)), "unwanted": strconv.Itoa(len(t.Unwanted)),
+	}})
+}
+
+// some lists names, the first of many.
+func some(names []string) string {
+	const most = 8
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 // PlaceChanged takes in that a place of a model was ejected, is on probation, or is healthy again. It does not block.

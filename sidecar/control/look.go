@@ -57,6 +57,9 @@ type ModelLook struct {
 	// PassThrough is why all requests are passed on as they came; empty where they
 	// are not.
 	PassThrough string
+	// Steps is in how many steps an ensemble is executed by the request path; 0: Unsplit says why it is not, or it is none.
+	Steps   int
+	Unsplit string
 	// Declared is the profile of conch.yaml; nil where it has none.
 	Declared *config.Profile
 	// Discipline that the plan in force dispatches it by.
@@ -113,6 +116,9 @@ type Readiness struct {
 	Awaited []apply.Condition
 	// Servers are those of the plan.
 	Servers []apply.PartitionState
+	// Without says why models that are to serve have no place in the plan, by name: Triton would refuse them, or the policy found none. Those that
+	// load on demand, and variants that no client needs, have none either and are left out.
+	Without map[string]string
 	// Draining: no new request is taken.
 	Draining bool
 	Now      time.Time
@@ -130,11 +136,39 @@ func (c *Control) Readiness() Readiness {
 	c.mu.Lock()
 	starting, s := c.starting, c.serving
 	c.mu.Unlock()
+	if starting == "" && c.requests.Ready() != nil {
+		starting = "the routes of the plan are not in force yet"
+	}
 	observed := c.reconciler.Observed()
 	return Readiness{
-		Starting: starting, Planned: s.Revision > 0, Awaited: observed.Conditions, Servers: lasting(observed),
+		Starting: starting, Planned: s.Revision > 0, Awaited: observed.Conditions, Servers: lasting(observed), Without: c.without(s),
 		Draining: c.requests.Draining(), Now: c.clock.Now(),
 	}
+}
+
+// without is Readiness.Without. Servers that others run have what those want them to have.
+func (c *Control) without(s serving) map[string]string {
+	in := c.intent()
+	if in.files == nil || in.given {
+		return nil
+	}
+	all := map[string]string{}
+	for _, m := range in.files.Models {
+		if load, _ := in.config.LoadOf(m.Name); load == config.LoadKeep && m.Err() != nil {
+			all[m.Name] = m.Err().Error()
+		}
+	}
+	for _, u := range s.GetUnplaced() {
+		asked := slices.ContainsFunc(u.GetRefusals(), func(r *policy.Refusal) bool { return r.GetCause() == policy.CauseOnDemand })
+		m := in.files.Model(u.GetModel())
+		if m == nil || asked || len(s.PartitionsOf(u.GetModel())) > 0 {
+			continue
+		}
+		if state, _ := in.out(m); state == "" {
+			all[m.Name] = "no place: " + u.GetText()
+		}
+	}
+	return all
 }
 
 // CurrentPlan is the plan that serves; its Plan is nil before the first.
@@ -314,6 +348,7 @@ func (v sight) model(m *repo.Model) ModelLook {
 	out.Rates, out.Statistics = v.c.recorder.Rates(m.Name, v.now), v.c.recorder.Statistics(m.Name, v.now)
 	counts, _ := v.c.requests.Counts(m.Name)
 	out.Waiting = max(0, counts.Waiting)
+	out.Steps, out.Unsplit, _ = v.c.requests.Ensemble(m.Name)
 	for _, p := range v.profiles {
 		if p.GetModel() == m.Name {
 			out.Profiles = append(out.Profiles, p)

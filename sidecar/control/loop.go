@@ -179,10 +179,12 @@ func (c *Control) judge(s *policy.Snapshot, p *policy.Plan, in intent) plan.Viol
 // planner returns the planner of a cycle. If attached servers give the placement, the
 // policy only says how requests are dispatched. A pinned plan stays.
 func (c *Control) planner(in intent, o order) planner.Planner {
-	var who planner.Planner = planner.Func(c.ask)
+	var who planner.Planner = planner.Func(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+		return c.ask(ctx, forPolicies(s, in))
+	})
 	if o.try != nil {
 		who = planner.Func(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
-			return c.policies.Try(ctx, *o.try, s)
+			return c.policies.Try(ctx, *o.try, forPolicies(s, in))
 		})
 	}
 	from, pin := c.current(), c.orders.Declared().Pin

@@ -49,6 +49,18 @@ func (o observer) Executed(e dispatch.Execution) {
 // Busy implements dispatch.Observer.
 func (o observer) Busy(partition string, from, to time.Time) { o.recorder.Busy(partition, from, to) }
 
+// Walked implements dispatch.Observer.
+func (o observer) Walked(w dispatch.Walk) {
+	steps := make([]observe.WalkStep, len(w.Steps))
+	for i := range w.Steps {
+		s := &w.Steps[i]
+		steps[i] = observe.WalkStep{
+			Ran: s.Ran, Rows: s.Rows, Queue: s.Queue, Execution: s.Execution, HandOver: s.HandOver, Critical: s.Critical, Taken: s.Taken,
+		}
+	}
+	o.recorder.Walked(observe.Walk{Ensemble: w.Ensemble, Rows: w.Rows, Ended: w.Ended, Took: w.Took, Steps: steps})
+}
+
 // Finished implements dispatch.Observer.
 func (o observer) Finished(f dispatch.Outcome) {
 	o.recorder.Finished(observe.Outcome{

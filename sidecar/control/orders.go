@@ -9,10 +9,6 @@ import (
 	"fmt"
 
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/sidecar/admin/api"
-	"github.com/conch-serving/conch/sidecar/config"
-	"github.com/conch-serving/conch/sidecar/control/events"
-	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -22,7 +18,8 @@ func (c *Control) Snapshot(ctx context.Context) (*policy.Snapshot, error) {
 		return nil, err
 	}
 	defer c.release()
-	return c.observe(c.intent()), nil
+	in := c.intent()
+	return forPolicies(c.observe(in), in), nil
 }
 
 // ready takes the planning turn once there is a repository to plan for.
@@ -48,10 +45,11 @@ func (c *Control) Explain(ctx context.Context, model string) (*plan.Explanation,
 	defer c.release()
 	e, err := plan.Explain(c.observe(c.intent()), c.current().Plan.Plan, model)
 	if errors.Is(err, plan.ErrUnknownModel) {
-		if m, known := c.LookAtModel(model); known == nil {
-			return nil, fmt.Errorf("%w: model %s has no place in a plan: %s", ErrNotFound, model, m.outOfPlans())
+		m, err := c.LookAtModel(model)
+		if err != nil {
+			return nil, err
 		}
-		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+		return nil, fmt.Errorf("%w: model %s has no place in a plan: %s", ErrNotFound, model, m.outOfPlans())
 	}
 	if err != nil {
 		return nil, err
@@ -59,45 +57,4 @@ func (c *Control) Explain(ctx context.Context, model string) (*plan.Explanation,
 	// People know plans by the number under which they serve.
 	e.Revision = c.current().Revision
 	return e, nil
-}
-
-// Reload puts another configuration into force, all of it or nothing.
-func (c *Control) Reload(ctx context.Context, next *config.Config) error {
-	// The turn comes first: nothing may plan between the new policy and the new
-	// settings.
-	if err := c.acquire(ctx); err != nil {
-		return err
-	}
-	defer c.release()
-	before := c.settings()
-	if err := config.Reloadable(before, next); err != nil {
-		return err
-	}
-	// An operator's choice of a policy holds as long as conch.yaml says what it did.
-	own := c.orders.Declared().Policy
-	if own != nil && own.Over != policyText(next.Policy) {
-		own = nil
-	}
-	if a, b := c.reference(before.Policy), c.reference(next.Policy); own == nil && (!samePolicy(a, b) || c.policies.Status().Name != b.Name || c.orders.Declared().Policy != nil) {
-		if err := c.use(ctx, b, "conch", "reload of the configuration"); err != nil {
-			return fmt.Errorf("reload refused, nothing was changed: %w", err)
-		}
-	}
-	if err := c.orders.Declare(func(d *orders.Declared) { d.Released, d.Policy = false, own }); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	c.config, c.asRead = next, next
-	c.version.Mode = string(next.Mode)
-	files := c.files
-	c.mu.Unlock()
-	if files != nil {
-		c.adopt(files, next)
-	}
-	if c.attached != nil {
-		c.ServersChanged("the configuration was read again")
-	}
-	c.event(api.Event{Kind: events.Reloaded, Message: "the configuration was read again"})
-	c.ordered("the configuration was read again")
-	return nil
 }

@@ -5,6 +5,7 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -93,6 +94,7 @@ func TestModelsAndGPUs(t *testing.T) {
 		require.ErrorContains(t, err, "no such field")
 		_, err = r.Explain(t.Context(), "nobody")
 		require.ErrorIs(t, err, control.ErrNotFound)
+		require.ErrorContains(t, err, `no model is called "nobody" in the repository; tritonctl model ls shows those there are`)
 	})
 }
 
@@ -116,6 +118,19 @@ func TestReadyWhileDraining(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		require.False(t, r.Ready()[2].OK)
+	})
+}
+
+// A plan that serves takes no request before its routes are in force, as for a moment after a restart.
+func TestReadyBeforeRoutes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.requests.unready = errors.New("no route table yet")
+		stop := r.start()
+		defer stop()
+		require.Equal(t, "the routes of the plan are not in force yet", r.Ready()[0].Reason)
+		r.requests.unready = nil
+		require.True(t, r.Ready()[0].OK)
 	})
 }
 
@@ -256,8 +271,8 @@ func TestObserver(t *testing.T) {
 	recorder, err := observe.New(nil)
 	require.NoError(t, err)
 	now := time.Unix(1000, 0)
-	o := control.Observer(recorder, recent.New(observe.Window))
-	for _, result := range dispatch.Results() {
+	o := control.Observer(recorder, recent.New(recent.Options{Window: observe.Window, Now: time.Now()}))
+	for result := range dispatch.Cold + 1 {
 		o.Finished(dispatch.Outcome{Model: "m", Result: result, Latency: time.Millisecond, Ended: now})
 	}
 	o.Arrived("m", 4, now)

@@ -25,6 +25,9 @@ func (c *Control) event(e api.Event) {
 		level = slog.LevelWarn
 	}
 	c.log.Log(context.Background(), level, e.Message, "event", string(e.Kind), "id", e.ID, "author", e.Author, "reason", e.Reason)
+	if c.told != nil {
+		c.told(e)
+	}
 }
 
 // longest message of an event: a server's whole traceback is in its own log.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,4 +108,33 @@ func attachedShown(t *testing.T) []byte {
 	f := newFront(t, "")
 	defer f.start()()
 	return f.shown()
+}
+
+// TestReadinessSaysWhatHasNoPlace: a model that Triton would refuse, and one that the policy has no place for. One that loads on demand, is unloaded or
+// is never loaded lacks nothing.
+func TestReadinessSaysWhatHasNoPlace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "models: {c: {load: demand}, d: {load: never}}")
+		broken := model("broken", "d1", 1)
+		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, File: "broken/config.pbtxt", Line: 3, Text: "no such field"}}
+		r.repository.hold(model("a", "d1", 8), model("b", "d1", 8), broken, model("c", "d1", 8), model("d", "d1", 8))
+		r.policies.set(func(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			p, err := without("b", s)
+			for _, part := range p.Partitions {
+				part.Instances = slices.DeleteFunc(part.Instances, func(in *policy.Instance) bool { return in.GetModel() == "c" })
+			}
+			p.Dispatch = slices.DeleteFunc(p.Dispatch, func(d *policy.Dispatch) bool { return d.GetModel() == "c" })
+			p.Unplaced = append(p.Unplaced, &policy.Unplaced{Model: "c", Refusals: []*policy.Refusal{{Cause: policy.CauseOnDemand, Count: 1}}})
+			return p, err
+		})
+		stop := r.start()
+		defer stop()
+		without := r.Readiness().Without
+		require.Len(t, without, 2)
+		require.Contains(t, without["broken"], "no such field")
+		require.Contains(t, without["b"], "no place: 0/1 partitions: 1 unavailable")
+		checks := r.Ready()
+		require.True(t, checks[len(checks)-1].OK, "a serves")
+		require.Contains(t, checks[len(checks)-1].Reason, "2 of 3 models serve nowhere: b: no place")
+	})
 }

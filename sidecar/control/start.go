@@ -73,9 +73,9 @@ func (c *Control) begin(ctx context.Context) error {
 	if resumed != nil {
 		files = c.unspoilt(ctx, resumed.Revision, files)
 	}
+	c.event(api.Event{Kind: events.Started, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model")) + owned(c.version.Replica)})
 	c.adopt(files, settings)
 	c.remember()
-	c.event(api.Event{Kind: events.Started, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
 	if resumed == nil {
 		c.setStarting("the policy is starting")
 	}
@@ -223,6 +223,7 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 	c.mu.Lock()
 	c.files, c.grids, c.misfit = files, grids, misfit
 	c.mu.Unlock()
+	c.requests.LeaveEnsembles(settings.EnsemblesLeft())
 	for _, m := range files.Models {
 		if err := m.Err(); err != nil {
 			c.log.Warn("a model is left out", "model", m.Name, "error", err)
@@ -238,6 +239,7 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 		}
 		c.recorder.SetModel(m.Name, m.Digest, int(m.Config.GetMaxBatchSize()), line)
 	}
+	c.unknownModels(files, settings)
 	c.estimates.Want(files.Models, c.places(settings))
 	if c.groups != nil {
 		c.groups.Want(files, wish(settings.Merge))
@@ -273,14 +275,14 @@ func (c *Control) declared(files *repo.Revision, settings *config.Config) snapsh
 
 // learnt saves what was learnt about models.
 func (c *Control) learnt() {
-	if err := c.recorder.Save(c.db); err != nil {
+	if err := c.recorder.Save(c.store); err != nil {
 		c.log.Warn("what was learnt about models could not be saved", "error", err)
 	}
 }
 
 // remember restores what was learnt of the models as they are now.
 func (c *Control) remember() {
-	if err := c.recorder.Restore(c.db); err != nil {
+	if err := c.recorder.Restore(c.store); err != nil {
 		c.log.Warn("what was learnt about models is not usable and is learnt again", "error", err)
 	}
 }
@@ -302,4 +304,12 @@ func count(n int, singular string) string {
 		return "1 " + singular
 	}
 	return fmt.Sprintf("%d %ss", n, singular)
+}
+
+// owned says which replica owns the models from now on, where there may be several.
+func owned(replica string) string {
+	if replica == "" {
+		return ""
+	}
+	return "; replica " + replica + " owns them"
 }

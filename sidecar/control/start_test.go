@@ -6,6 +6,7 @@ package control_test
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ func TestStartServesThePolicysPlan(t *testing.T) {
 		require.Equal(t, "conch", p.AppliedBy)
 		require.Len(t, p.GetPartitions(), 2)
 		require.Equal(t, []api.EventKind{events.Started, events.PlanApplied}, r.kinds())
+		require.True(t, strings.HasSuffix(r.lastEvent(events.Started).Message, ", 2 models; replica conch-0 owns them"), r.lastEvent(events.Started).Message)
 		applied := r.lastEvent(events.PlanApplied)
 		require.Equal(t, "plan 1 serves: 2 partitions started, 4 loads, 2 disciplines changed", applied.Message)
 		require.Equal(t, "1.000", applied.Fields["seconds.load"])

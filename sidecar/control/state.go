@@ -7,8 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/sidecar/config"
 )
 
@@ -29,18 +28,16 @@ type state struct {
 
 // restore reads the state of an earlier conch, so that numbers go on.
 func (c *Control) restore() error {
-	return c.db.View(func(tx *bbolt.Tx) error {
-		b := tx.Bucket([]byte(stateBucket))
-		if b == nil {
-			return nil
-		}
-		var s state
-		if err := json.Unmarshal(b.Get([]byte(stateKey)), &s); err != nil {
-			return fmt.Errorf("state of the plan loop: %w; remove the state directory to start over", err)
-		}
-		c.before, c.snapshot, c.policyBefore = s.Plan, s.Snapshot, s.Policy
-		return nil
-	})
+	text, err := c.store.Get(stateBucket, stateKey)
+	if err != nil || text == nil {
+		return err
+	}
+	var s state
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("state of the plan loop: %w; remove the state directory to start over", err)
+	}
+	c.before, c.snapshot, c.policyBefore = s.Plan, s.Snapshot, s.Policy
+	return nil
 }
 
 func (c *Control) save() {
@@ -50,13 +47,7 @@ func (c *Control) save() {
 	c.mu.Unlock()
 	text, err := json.Marshal(s)
 	if err == nil {
-		err = c.db.Update(func(tx *bbolt.Tx) error {
-			b, err := tx.CreateBucketIfNotExists([]byte(stateBucket))
-			if err != nil {
-				return err
-			}
-			return b.Put([]byte(stateKey), text)
-		})
+		err = c.store.Later(store.Change{Bucket: stateBucket, Key: stateKey, Value: text})
 	}
 	if err != nil {
 		c.log.Warn("the state of the plan loop could not be saved", "error", err)

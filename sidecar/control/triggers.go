@@ -283,7 +283,7 @@ func (c *Control) remind(now time.Time) {
 func (c *Control) planned(s *policy.Snapshot) {
 	rates := map[string]float64{}
 	for _, m := range s.GetModels() {
-		rates[m.GetName()] = m.GetRate()
+		rates[m.GetName()] = m.GetRate() - s.PipedRate(m.GetName()) // what ensembles ask of it changes with their own rates
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

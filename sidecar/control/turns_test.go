@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,11 +132,11 @@ func TestTheModeCountsWhenTheTurnComes(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		asked, answer := make(chan struct{}), make(chan struct{})
+		var again atomic.Bool
 		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
-			select {
-			case asked <- struct{}{}:
+			if !again.Swap(true) {
+				close(asked)
 				<-answer
-			default:
 			}
 			return firstOnly(ctx, s)
 		})

@@ -167,6 +167,9 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	out := c.recorder.Snapshot(now, w)
 	out.Offers = snapshot.Offers(settings)
 	out.Apps = snapshot.Apps(settings, out.Models, misfits, func(app string) (float64, []*policy.Wish) { return c.recorder.App(app, now) })
+	snapshot.AddPipelines(out, snapshot.Ensembles{
+		Steps: c.stepsOf, Walks: func(name string) observe.Walks { return c.recorder.Walks(name, now) },
+	})
 	if declared := snapshot.Interference(settings); len(declared) > 0 {
 		out.Interference = declared
 	}
@@ -178,6 +181,19 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		out.Evaluations = *settings.Policy.Evaluations
 	}
 	return out
+}
+
+// stepsOf are the steps of an ensemble that the request path executes one by one; none for any other name.
+func (c *Control) stepsOf(name string) (all []snapshot.Step) {
+	for _, step := range c.requests.Pipeline(name) {
+		all = append(all, snapshot.Step(step))
+	}
+	return all
+}
+
+// forPolicies is a snapshot as policies get it.
+func forPolicies(s *policy.Snapshot, in intent) *policy.Snapshot {
+	return snapshot.DivideSLOs(s, in.files, in.config)
 }
 
 // readyOn says whether a partition's server serves a model, and if not why.

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // admission bounds the tickets that are under way, over all models, protocols and transports, and ends that on a drain.
@@ -54,9 +56,11 @@ const (
 	reasonDraining = "draining"
 	reasonRequests = "queue_requests"
 	reasonBytes    = "queue_bytes"
+	// reasonLevel: the max_queue_size of the model's queue policy was met.
+	reasonLevel = "max_queue_size"
 )
 
-var errDraining = status.Error(codes.Unavailable, "Server is exiting: no new requests are accepted")
+var errDraining = status.Error(codes.Unavailable, batch.Exiting)
 
 func (a *admission) init(limit held) {
 	a.limit, a.room = limit, limit
@@ -113,6 +117,14 @@ func (a *admission) hold(n int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.add(&a.rest, held{0, n})
+}
+
+// grow counts bytes that a request has come to hold into its account, or out of it where n is negative. They are not refused: what was done for the
+// request would be lost.
+func (a *admission) grow(of *account, n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.add(of, held{0, n})
 }
 
 // open counts a stream in, or refuses it with a reason and an error. Requests on it are admitted one by one.

@@ -27,17 +27,12 @@ type asked struct {
 	came time.Time
 }
 
-// resolve finds the model that serves a request, as look does. It waits for a model that does not run.
+// awaitFound finds the model that serves a request, after the first look. It waits for a model that does not run.
 //
 // If no running variant meets the request's wish, but an inactive one could,
-// resolve calls Options.Wanted. Unless Wanted returns an error, the request waits
+// awaitFound calls Options.Wanted. Unless Wanted returns an error, the request waits
 // for a table in which one runs, and is admitted meanwhile. If ok is false, the
 // answer says why; it has not been returned to the caller or counted.
-func (d *Dispatcher) resolve(c *call) (route *route, a answer, ok bool) {
-	return d.awaitFound(c, c.req, &c.asked, d.look(c.req, &c.asked))
-}
-
-// awaitFound is the part of resolve after the first look.
 func (d *Dispatcher) awaitFound(c *call, r *batch.Request, of *asked, f found) (*route, answer, bool) {
 	for f.inactive != nil {
 		if a, ok := d.awaitVariant(c, r, &f); !ok {
@@ -137,7 +132,7 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	if c.asked.name == "" {
 		return nil
 	}
-	d.queues.awaitSwap() // until then resolve finds the table that had the model
+	d.queues.awaitSwap() // until then look finds the table that had the model
 	again := &batch.Request{Model: c.asked.name, Version: c.asked.version, Parameters: c.asked.parameters}
 	if len(c.req.Inputs) > 0 {
 		again.Inputs = []batch.Tensor{{Shape: c.req.Inputs[0].Shape}}
@@ -155,9 +150,7 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	c.req.Model, c.req.Version, c.req.Parameters = again.Model, again.Version, again.Parameters
 	c.moves(route.model)
 	c.asked, c.tally = asked, route.tallyOf(c.req.Version)
-	key, rows, ok, _ := route.rules.Key(c.req)
-	c.key, c.queued.Key, c.batch = key, key, ok
-	c.rows, c.queued.Rows = max(1, rows), int32(rows)
+	c.queueable(route)
 	c.setDue(route)
 	return route
 }
@@ -191,7 +184,7 @@ func (d *Dispatcher) table() (*routes, error) {
 }
 
 // errNotReady is the answer to requests before the first route table.
-var errNotReady = status.Error(codes.Unavailable, "Server not ready: no route table yet")
+var errNotReady = status.Error(codes.Unavailable, batch.NotReady)
 
 // Ready returns the error that requests get while there is no route table; nil:
 // there is one.

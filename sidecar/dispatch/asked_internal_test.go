@@ -40,8 +40,7 @@ func TestElsewhere(t *testing.T) {
 			require.NoError(t, d.Swap(t.Context(), variants(1, "cheap", "good", "best")))
 			r := &batch.Request{Model: "a", Parameters: []batch.Parameter{batch.StringParameter("accuracy", "0.7"), batch.StringParameter("other", "x")}}
 			c := d.newCall(t.Context(), r)
-			route, _, ok := d.resolve(c)
-			require.True(t, ok)
+			route := d.look(r, &c.asked).route
 			require.Equal(t, "good", route.name)
 			d.arrive(c, route)
 			next := variants(2, "cheap", "good", "best")

@@ -5,6 +5,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
@@ -30,6 +32,7 @@ type attempt struct {
 	model    *model       // that is executed: the calls' own, or their merge group's
 	rules    *batch.Rules // of the model when it was decided
 	process  *router.Process
+	on       *partition // of the process, as the scheduler has it; nil outside the queue
 	lease    router.Lease
 	unleased error // why there is no lease: the process is not up any more
 	calls    []*call
@@ -40,10 +43,16 @@ type attempt struct {
 	loan     *loan // nil: none
 	// lastWord: the server is done with what was sent.
 	lastWord bool
-	shared   bool   // something ran outside the queue when it started
-	sole     uint64 // Lease.Alone when it started
-	passed   bool   // it runs outside the queue
-	inline   bool   // it runs on the goroutine of its caller, who must not have to wait for the server: nothing is lent for it
+	shared   bool                     // something ran outside the queue when it started
+	sole     uint64                   // Lease.Alone when it started
+	passed   bool                     // it runs outside the queue
+	then     func(*wire.Turn, result) // of one outside the queue: takes what it came to
+
+	joined    *batch.Request // that is sent
+	span      *spans.Execution
+	after     *attempt // that was decided on after it, until it begins
+	counted   bool     // the Dispatcher's end waits for its end
+	concluded bool
 
 	// Of attempts of the queue.
 	decided queue.Time
@@ -88,34 +97,56 @@ type result struct {
 	err    error
 	parts  []*batch.Response // the answers of the calls, in their order, if they were answered
 	meta   *forward.Answer   // what came with the answer, or the error; nil: nothing was sent
+	fault  any               // of an attempt outside the queue: that it has panicked with
 }
 
-// execute makes an attempt and decides what becomes of its calls.
-func (d *Dispatcher) execute(a *attempt) {
-	defer d.conclude(a)
+// start begins an attempt in a turn, or has a worker begin it where tensors may have to be copied.
+func (d *Dispatcher) start(t *wire.Turn, a *attempt) {
+	if a.mayLend() {
+		d.workers.start(func() { d.execute(nil, a) })
+		return
+	}
+	d.execute(t, a)
+}
+
+// execute begins an attempt of the queue, and does not wait.
+func (d *Dispatcher) execute(t *wire.Turn, a *attempt) {
+	defer d.mend(a)
+	a.counted = d.attempts.add()
 	if a.unleased != nil {
-		d.decide(a, result{ending: lost, err: a.unleased})
+		d.ended(t, a, result{ending: lost, err: a.unleased})
 		return
 	}
 	if a.withoutGone(d.left); len(a.calls) == 0 {
-		d.queues.complete(a)
+		d.queues.complete(t, a)
+		d.conclude(a)
 		return
 	}
 	a.started = d.clock.Now()
 	a.shared = a.lease.Outside() > 0
-	d.decide(a, d.send(a))
+	d.send(t, a)
 }
 
-// conclude ends what an attempt holds. If it has panicked, its calls that have no answer are forwarded once more, without anything that is shared.
+// ended takes what an attempt came to.
+func (d *Dispatcher) ended(t *wire.Turn, a *attempt, r result) {
+	if a.passed {
+		d.passing.ended(a)
+		a.concluded = true
+		a.then(t, r)
+		return
+	}
+	d.decide(t, a, r)
+	d.conclude(a)
+}
+
+// conclude ends what an attempt of the queue holds.
 func (d *Dispatcher) conclude(a *attempt) {
-	if fault := recover(); fault != nil {
-		d.o.Logger.Error("executing a batch failed: its requests are forwarded one by one", "model", a.model.name, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
-		for _, c := range a.calls {
-			if c.is(running) {
-				d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
-			}
-		}
-		d.queues.complete(a)
+	if a.concluded {
+		return
+	}
+	a.concluded = true
+	if a.counted {
+		defer d.attempts.running.Done()
 	}
 	a.loan.end(a.lastWord)
 	for _, c := range a.calls {
@@ -126,41 +157,99 @@ func (d *Dispatcher) conclude(a *attempt) {
 	}
 }
 
-// send sends the attempt's request and waits for the answer.
-func (d *Dispatcher) send(a *attempt) result {
+// mend ends an attempt that has panicked: its calls that have no answer are forwarded once more, without anything that is shared. Call it deferred.
+func (d *Dispatcher) mend(a *attempt) {
+	fault := recover()
+	if fault == nil {
+		return
+	}
+	if a.passed {
+		d.passing.ended(a)
+		if a.concluded {
+			recovered(d.o.Logger, "ending a request", fault)
+			return
+		}
+		a.concluded = true
+		a.then(nil, result{fault: fault})
+		return
+	}
+	d.o.Logger.Error("executing a batch failed: its requests are forwarded one by one", "model", a.model.name, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+	run, done := d.queues.takeBegun(a)
+	d.forward(run)
+	for _, c := range done {
+		d.answer(nil, c, answer{err: errFault})
+	}
+	d.queues.complete(nil, a)
+	d.conclude(a)
+}
+
+// send sends the attempt's request. Ended is called with the answer.
+func (d *Dispatcher) send(t *wire.Turn, a *attempt) {
 	joined, err := a.join()
 	if err != nil {
-		return result{ending: indivisible, err: err} // equal keys that do not fit: a collision of hashes
+		d.ended(t, a, result{ending: indivisible, err: err}) // equal keys that do not fit: a collision of hashes
+		return
 	}
-	span := a.span()
+	if a.passed {
+		d.watchOutside(a)
+	}
+	a.joined, a.span = joined, a.newSpan()
 	a.loan = d.lend(a, joined)
-	ctx := span.Onward(a.context(d.background))
-	frame := batch.Frame{Data: a.loan.marshal(joined)}
-	got, err := a.process.Conn().Call(ctx, methodInfer, &frame)
+	if d.byHTTP(a) && d.askHTTP(a) {
+		return
+	}
+	d.ask(t, a, a.loan.marshal(joined))
+}
+
+// sendOutside is send for an attempt outside the queue. If it panics, the attempt comes to that.
+func (d *Dispatcher) sendOutside(t *wire.Turn, a *attempt) {
+	defer d.mend(a)
+	d.send(t, a)
+}
+
+// ask sends a request to the attempt's server. The attempt is another goroutine's from then on.
+func (d *Dispatcher) ask(t *wire.Turn, a *attempt, request mem.BufferSlice) {
+	ctx := a.span.Onward(a.context(d.background))
+	a.process.Conn().Start(ctx, t, methodInfer, request, func(t *wire.Turn, got *forward.Answer, err error) { d.received(t, a, got, err) })
+}
+
+// received takes the answer of the attempt's server.
+func (d *Dispatcher) received(t *wire.Turn, a *attempt, got *forward.Answer, err error) {
+	defer d.mend(a)
+	var fault *forward.FaultError
+	if errors.As(err, &fault) {
+		panic(fault)
+	}
 	if a.loan.denied(d, a, err) {
-		frame = batch.Frame{Data: joined.Marshal()}
-		got, err = a.process.Conn().Call(ctx, methodInfer, &frame)
+		d.ask(t, a, a.joined.Marshal())
+		return
 	}
 	a.lastWord = got.LastWord
-	joined.Free()
+	a.joined.Free()
 	a.ended = d.clock.Now()
 	outcome := err
-	if err == nil && got.Frame.Data.Len() == 0 {
+	if err == nil && got.HTTP == nil && got.Frame.Data.Len() == 0 {
 		outcome = batch.ErrCleared
 	}
-	span.End(a.ended, outcome)
+	a.span.End(a.ended, outcome)
 	d.observe(a, outcome)
+	if err == nil {
+		a.model.took(a.ended.Sub(a.started))
+	}
 	r := result{ending: endingOf(err, a.model.name), err: err, meta: got}
 	if r.ending == answeredAll || r.ending == failed {
 		a.answered(err)
 	}
-	if err != nil {
-		return r
+	switch {
+	case err != nil:
+	case got.HTTP != nil:
+		r.parts = answerByHTTP(got.HTTP)
+	default:
+		if r.parts, r.err = a.split(got.Frame.Data); r.err != nil {
+			r.ending = indivisible
+		}
 	}
-	if r.parts, r.err = a.split(got.Frame.Data); r.err != nil {
-		r.ending = indivisible
-	}
-	return r
+	d.ended(t, a, r)
 }
 
 // completeLater frees the partition of a cancelled execution at its predicted end:
@@ -168,10 +257,10 @@ func (d *Dispatcher) send(a *attempt) result {
 func (d *Dispatcher) completeLater(a *attempt, now time.Time) {
 	left := (a.finish - d.queues.time(now)).Duration()
 	if a.finish <= a.decided || left <= 0 || d.background.Err() != nil {
-		d.queues.complete(a)
+		d.queues.complete(nil, a)
 		return
 	}
-	d.clock.After(left, func() { d.queues.complete(a) })
+	d.clock.After(left, func() { d.queues.complete(nil, a) })
 }
 
 // withoutGone takes out the calls that were abandoned since the batch was decided,
@@ -263,8 +352,8 @@ func (a *attempt) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// span begins the span of an execution; nil if none of its calls has one.
-func (a *attempt) span() *spans.Execution {
+// newSpan begins the span of an execution; nil if none of its calls has one.
+func (a *attempt) newSpan() *spans.Execution {
 	var of []*spans.Request
 	for _, c := range a.calls {
 		if c.span != nil {

@@ -4,7 +4,9 @@
 package dispatch
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -83,15 +85,57 @@ func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 		process = p
 	}
 	for _, sent := range []bool{false, true} {
-		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.model("m"), rows: 1}, req: &batch.Request{Model: "m"}, executes: q.model("m"), done: make(chan answer, 1), retried: true}
+		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.model("m"), rows: 1}, req: &batch.Request{Model: "m"}, executes: q.model("m"), retried: true}
+		c.awaited()
 		c.phase.Store(running)
 		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
-		b := &attempt{model: c.model, process: process, calls: []*call{c}, rows: 1}
+		b := &attempt{model: c.model, process: process, on: q.partitions[process][0], calls: []*call{c}, rows: 1}
 		if !sent {
 			b.unleased = errors.New("it is down")
 		}
-		d.decide(b, result{ending: lost, err: errors.New("it is down")})
+		d.decide(nil, b, result{ending: lost, err: errors.New("it is down")})
 		require.Equal(t, sent, c.is(done), "sent: %v", sent)
 		require.Equal(t, !sent, c.is(queued), "sent: %v", sent)
 	}
+}
+
+// TestAnAttemptEndsOnlyTheCallsThatItHas: an attempt panics when its calls are elsewhere: queued again, in the next attempt, or passed through. These
+// are ended there.
+func TestAnAttemptEndsOnlyTheCallsThatItHas(t *testing.T) {
+	d := New(Options{})
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	require.NoError(t, d.Swap(t.Context(), manyModels(1, 1, 1, nil)))
+	q := d.queues
+	a := &attempt{model: q.model("m0"), process: q.executors[1].process, on: q.executors[1]}
+	callIn := func(at *attempt) *call {
+		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: a.model}, req: &batch.Request{Model: "m0"}, at: at}
+		c.phase.Store(running)
+		a.calls = append(a.calls, c)
+		return c
+	}
+	its, next, passed := callIn(a), callIn(&attempt{}), callIn(nil)
+	q.complete(nil, a)
+	require.True(t, its.is(done))
+	require.True(t, next.is(running))
+	require.True(t, passed.is(running))
+	require.True(t, q.leave(next), "its caller may still leave")
+
+	its.phase.Store(running)
+	run, marked := q.takeBegun(a)
+	require.Equal(t, []*call{its}, run)
+	require.Empty(t, marked)
+	run, _ = q.takeBegun(a)
+	require.Empty(t, run, "it is forwarded once")
+}
+
+// TestAPanicAfterAnAttemptsEndIsLogged, of an attempt outside the queue, whose call has its answer.
+func TestAPanicAfterAnAttemptsEndIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	d := New(Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	func() {
+		defer d.mend(&attempt{passed: true, concluded: true})
+		panic("a fault of the test's")
+	}()
+	require.Contains(t, log.String(), "a fault of the test's")
 }

@@ -4,24 +4,43 @@
 package dispatch
 
 import (
+	"context"
 	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // call is the ticket of a request for inference that Conch has read.
 type call struct {
 	ticket
 	req   *batch.Request
-	key   uint64      // equal for requests that may share an execution
-	batch bool        // its rules have a key and rows for it
-	done  chan answer // buffered: a send never blocks
+	key   uint64 // equal for requests that may share an execution
+	batch bool   // its rules have a key and rows for it
+	sole  bool   // they have not, and it is queued to be executed alone
+	// whole: it is a request of an ensemble that Conch may execute step by step.
+	whole bool
+	// within is the execution of the ensemble that the call is a step of; nil: it is a client's.
+	within *walk
+	// then takes the call's answer, once, without a lock. It must not block.
+	then func(*wire.Turn, answer)
+	// waits: its caller's goroutine waits for the answer, so that what may block is done on that goroutine.
+	waits bool
+	stop  func() bool // of the watch over its caller's context; nil: there is none
 
 	// phase changes only under queues.mu; done and left are never changed again, so that they may be read without it.
 	phase atomic.Uint32
 	// What follows belongs to who has the call: whoever holds queues.mu while it is queued, its attempt while it runs.
 	queued queue.Request
+	at     *attempt // that it is in; nil: none. Guarded by queues.mu
+	given  bool     // its answer
+	// gone: its caller's context ended before it was queued. Guarded by queues.mu, like its place among the calls that are queued.
+	gone       bool
+	next, prev *call
 	// executes is the model whose executions the call is in: its own, or the merge group that member names.
 	executes *model
 	member   *batch.Membership
@@ -54,16 +73,74 @@ func (c *call) now() phase { return c.phase.Load() }
 
 func (c *call) is(p phase) bool { return c.phase.Load() == p }
 
-// set changes the phase of a call, and counts those that wait in the queue of their model's merge group. Guarded by queues.mu.
+// set changes the phase of a call, lists those that are queued, and counts those that wait in the queue of their model's merge group. Guarded by queues.mu.
 func (c *call) set(p phase) {
-	if was := c.is(queued); was != (p == queued) && c.member != nil {
+	if was := c.is(queued); was != (p == queued) {
+		in := 1
 		if was {
-			c.model.inGroup--
+			in = -1
+			c.d.queues.waits.remove(c)
 		} else {
-			c.model.inGroup++
+			c.d.queues.waits.add(c)
+		}
+		if c.member != nil {
+			c.model.inGroup += in
 		}
 	}
 	c.phase.Store(p)
+}
+
+// calls is a list of calls.
+type calls struct{ first *call }
+
+func (l *calls) add(c *call) {
+	if c.next = l.first; c.next != nil {
+		c.next.prev = c
+	}
+	l.first = c
+}
+
+func (l *calls) remove(c *call) {
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		l.first = c.next
+	}
+	c.next, c.prev = nil, nil
+}
+
+// awaited makes a call one whose answer is waited for, by the function that it returns.
+func (c *call) awaited() (await func() answer) {
+	done := make(chan answer, 1)
+	c.then = func(_ *wire.Turn, a answer) { done <- a }
+	return func() answer { return <-done }
+}
+
+// give hands a call its answer. A panic of whoever takes it is that call's alone.
+func (c *call) give(t *wire.Turn, a answer) {
+	defer func() { recovered(c.d.o.Logger, "answering a request", recover()) }()
+	c.given = true
+	if c.stop != nil {
+		c.stop()
+	}
+	c.then(t, a)
+}
+
+// watch has the call abandoned when its caller's context ends. It is called before the call is queued.
+func (c *call) watch() {
+	if c.stop == nil && c.ctx.Done() != nil {
+		c.stop = context.AfterFunc(c.ctx, c.abandon)
+	}
+}
+
+// abandon answers a call whose caller's context has ended, if it is queued or runs.
+func (c *call) abandon() {
+	if c.d.queues.leave(c) {
+		c.give(nil, answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled})
+	}
 }
 
 // admitted admits a call, unless it was before, while it waited for a variant.
@@ -78,13 +155,29 @@ func (c *call) admitted() (refused answer, ok bool) {
 	return c.admit(sizeOfRequest(c.req), late)
 }
 
-// queueable reports whether a call may be queued and share an execution, by the
-// rules of a route. It sets the call's key and rows.
+// queueable reports whether a call may be queued, by the rules of a route. It sets the call's key and rows. What cannot share an execution is queued if
+// the model has a queue policy, which is for all its requests.
 func (c *call) queueable(route *route) bool {
 	key, rows, ok, _ := route.rules.Key(c.req)
-	c.rows, c.batch, c.key = max(1, rows), ok, key
-	c.queued.Key, c.queued.Rows = key, int32(rows)
-	return ok && rows <= route.maxBatch && !route.executes.unsplittable.Load()
+	c.rows, c.key = max(1, rows), key
+	c.whole, c.batch = ok && route.graph != nil, ok && route.graph == nil
+	shares := c.batch && rows <= route.maxBatch && !route.executes.unsplittable.Load()
+	c.sole = false
+	if !shares && route.policy != nil && route.maxBatch > 0 {
+		rows, c.sole = route.rules.Alone(c.req)
+		c.rows = max(1, rows)
+	}
+	c.queued.Key, c.queued.Rows = key, int32(rows) //nolint:gosec // at most max_batch_size
+	return shares || c.sole && rows <= route.maxBatch
+}
+
+// shortens returns the `timeout` of a call's request where it says when the answer is due; zero: it does not. Under a queue policy it says how long the
+// request may wait, if anything.
+func (c *call) shortens(route *route) time.Duration {
+	if route.policy != nil {
+		return 0
+	}
+	return c.timeout
 }
 
 // setDue sets when the answer is due: the soonest of the model's SLO, the latency that was asked of an app, the
@@ -97,8 +190,8 @@ func (c *call) setDue(route *route) {
 		return
 	}
 	c.due = c.begins.Add(slo)
-	if c.timeout > 0 && c.arrived.Add(c.timeout).Before(c.due) {
-		c.due = c.arrived.Add(c.timeout)
+	if timeout := c.shortens(route); timeout > 0 && c.arrived.Add(timeout).Before(c.due) {
+		c.due = c.arrived.Add(timeout)
 	}
 	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
 		c.due = deadline
@@ -115,4 +208,16 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	}
 	back := d.o.ResponseBudget + route.executes.margin.Of(c.due.Sub(c.begins)-d.o.ResponseBudget)
 	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
+}
+
+// setStay sets what the model's queue policy says of the call's stay in the queue.
+func (c *call) setStay(route *route) {
+	stay := route.policy.Stay(c.req)
+	c.queued.Level, c.queued.MaxQueue, c.queued.Expiry, c.queued.Expired = stay.Level, stay.MaxQueue, queue.Never, queue.LateDrop
+	if stay.Timeout > 0 && stay.Timeout < (queue.Never-c.queued.Arrival).Duration() {
+		c.queued.Expiry = c.queued.Arrival + queue.Time(stay.Timeout)
+	}
+	if stay.Delay {
+		c.queued.Expired = queue.LateServe
+	}
 }

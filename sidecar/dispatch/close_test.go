@@ -4,6 +4,7 @@
 package dispatch_test
 
 import (
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,9 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 )
 
 // watchedClock counts the timers that are set once it is closed.
@@ -38,14 +39,19 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 		return status.Error(codes.Internal, "Stub process 'g_0' is not healthy.")
 	}
 	var d *dispatch.Dispatcher
-	closes := func(string) { // called on the caller's goroutine, which executes the run
-		require.NoError(t, d.Close())
+	ended := make(chan error, 1)
+	closes := func(string) { // Close waits for the attempt, which calls this
+		go func() { ended <- d.Close() }()
+		for !dispatch.Closing(d) {
+			runtime.Gosched()
+		}
 		now.closed.Store(true)
 	}
 	var seen *recorder
 	d, seen = newDispatcher(t, dispatch.Options{Clock: now, PlaceChanged: ejects(closes)}, merged(1, p))
 	err := infer(t.Context(), t, d, 1, 1, of(0))
-	requireCode(t, codes.Unavailable, err)
+	require.Error(t, err, "it has failed in the group, and nothing serves its model any more")
+	require.NoError(t, <-ended)
 	require.True(t, now.closed.Load())
 	require.Zero(t, now.late.Load(), "a task waits beyond the end of its dispatcher")
 	require.Equal(t, map[dispatch.Result]int{dispatch.Failed: 1}, seen.count(t))

@@ -117,6 +117,10 @@ type VersionCounts struct {
 	Executions uint64
 	// Rows of successful requests.
 	Rows uint64
+	// Walked counts the successful requests of an ensemble whose steps Conch executed, by their rows. Servers know nothing of them. LastWalk is when
+	// the last one ended.
+	Walked   map[int]uint64
+	LastWalk time.Time
 	// Asked are the requests that Conch sent to servers, and that the servers
 	// count as successes. Further successes in the servers' statistics are
 	// requests of other models.
@@ -129,7 +133,14 @@ type tally struct {
 	success, failed                  atomic.Uint64
 	executions, asked, rows          atomic.Uint64
 	successTime, failTime, queueTime atomic.Int64
-	ran                              []atomic.Uint64 // by rows
+	ran, walks                       []atomic.Uint64 // by rows
+	lastWalk                         atomic.Int64
+}
+
+// walked counts a request of an ensemble whose steps were executed one by one.
+func (t *tally) walked(rows int, now time.Time) {
+	t.walks[min(rows, len(t.walks)-1)].Add(1)
+	t.lastWalk.Store(now.UnixNano())
 }
 
 // answered counts a server's answer to one request of Conch's. A server whose
@@ -144,7 +155,7 @@ func (t *tally) answered(err error, backend string) {
 }
 
 func newTally(version string, maxBatch int) *tally {
-	return &tally{version: version, ran: make([]atomic.Uint64, max(1, maxBatch)+1)}
+	return &tally{version: version, ran: make([]atomic.Uint64, max(1, maxBatch)+1), walks: make([]atomic.Uint64, max(1, maxBatch)+1)}
 }
 
 // setTallies returns one tally for each served version of a route, and a last one
@@ -223,12 +234,18 @@ func (d *Dispatcher) VersionCounts(model string) []VersionCounts {
 		counts := VersionCounts{
 			Version: t.version, Success: t.success.Load(), Failed: t.failed.Load(),
 			SuccessTime: time.Duration(t.successTime.Load()), FailTime: time.Duration(t.failTime.Load()), QueueTime: time.Duration(t.queueTime.Load()),
-			Ran: map[int]uint64{}, Executions: t.executions.Load(), Rows: t.rows.Load(), Asked: t.asked.Load(),
+			Ran: map[int]uint64{}, Walked: map[int]uint64{}, Executions: t.executions.Load(), Rows: t.rows.Load(), Asked: t.asked.Load(),
 		}
 		for rows := range t.ran {
 			if n := t.ran[rows].Load(); n > 0 {
 				counts.Ran[rows] = n
 			}
+			if n := t.walks[rows].Load(); n > 0 {
+				counts.Walked[rows] = n
+			}
+		}
+		if ns := t.lastWalk.Load(); ns != 0 {
+			counts.LastWalk = time.Unix(0, ns)
 		}
 		all = append(all, counts)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // step is what is done next with the calls of an attempt.
@@ -215,7 +216,7 @@ func (t *ticket) faulted(on router.Lease, err error, text string, n int, inGroup
 }
 
 // decide gives the calls of an attempt of the queue their answers, or has them executed again. It gives the partition back to the scheduler.
-func (d *Dispatcher) decide(a *attempt, r result) {
+func (d *Dispatcher) decide(t *wire.Turn, a *attempt, r result) {
 	now := d.judge(a, r)
 	if r.ending == answeredAll || r.ending == failed {
 		d.forward(d.queues.found(a, r.ending == answeredAll))
@@ -230,14 +231,14 @@ func (d *Dispatcher) decide(a *attempt, r result) {
 	if r.ending == failed && !a.lastWord && a.calls[0].ctx.Err() != nil {
 		d.completeLater(a, d.clock.Now())
 	} else {
-		d.queues.complete(a)
+		d.queues.complete(t, a)
 	}
 	for i, c := range a.calls {
 		given := d.answerOf(a, i, r)
 		if i == len(a.calls)-1 && r.ending == answeredAll && a.finish > a.decided {
 			given.promised = a.finish
 		}
-		d.answer(c, given)
+		d.answer(t, c, given)
 	}
 }
 
@@ -246,28 +247,22 @@ func (d *Dispatcher) decide(a *attempt, r result) {
 func (d *Dispatcher) repeat(a *attempt, r result, how step) {
 	d.o.Logger.Debug("requests run again", "model", a.model.name, "requests", len(a.calls), "error", r.err)
 	unqueued, gone := d.queues.again(a, how)
+	d.forward(unqueued)
 	for _, c := range gone {
 		d.left(c)
 	}
 	for _, c := range a.spent {
-		d.answer(c, d.answerOf(a, slices.Index(a.calls, c), r))
-	}
-	for _, c := range unqueued {
-		d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
+		d.answer(nil, c, d.answerOf(a, slices.Index(a.calls, c), r))
 	}
 }
 
-// forward passes calls through that the scheduler has failed to queue.
+// forward passes calls through that cannot be queued. It takes over a reference to the request of each.
 func (d *Dispatcher) forward(calls []*call) {
 	for _, c := range calls {
-		c.req.Ref()
-		forward := func() {
+		d.workers.start(func() {
 			defer c.req.Free()
-			d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
-		}
-		if !d.tasks.start(forward) {
-			forward()
-		}
+			d.answer(nil, c, d.safely(func() answer { return d.passThrough(c) }))
+		})
 	}
 }
 

@@ -12,10 +12,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // Dispatcher is the request path. Make one with New, give it a route table with
@@ -29,11 +30,14 @@ type Dispatcher struct {
 	router    *router.Router
 	queues    *queues
 	workers   *workers
+	passing   passing
 
-	endedTwice atomic.Int64    // tickets that ended again: faults of Conch's
-	background context.Context // ends with Close
+	whole      atomic.Pointer[map[string]bool] // ensembles that are left to Triton
+	endedTwice atomic.Int64                    // tickets that ended again: faults of Conch's
+	background context.Context                 // ends with Close
 	cancel     context.CancelFunc
 	tasks      tasks
+	attempts   tasks      // that were begun
 	swapping   sync.Mutex // held by Swap
 }
 
@@ -44,9 +48,9 @@ func New(o Options) *Dispatcher {
 	d.admission.init(held{int64(d.o.MaxQueuedRequests), d.o.MaxQueuedBytes})
 	d.loads = loads{limit: d.o.MaxLoadWaiters, patience: d.o.LoadWait, begun: d.o.LoadWanted, models: map[string]*load{}}
 	d.background, d.cancel = context.WithCancel(context.Background())
-	d.workers = newWorkers(d.background, d.execute)
+	d.workers = newWorkers(d.background)
 	d.router = router.New(router.Options{
-		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Connections: d.o.Connections, Forward: d.o.Forward,
+		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Forward: d.o.Forward,
 		SharedMemoryBytes: d.o.SharedMemoryBytes, Busy: d.o.Observer.Busy,
 		Unknown:        d.unknown,
 		Attach:         func(_ string, p *router.Process) any { return &partitionSeries{partition: p.ID()} },
@@ -59,7 +63,7 @@ func New(o Options) *Dispatcher {
 			}
 		},
 	})
-	d.queues = newQueues(d.clock, d.o.Logger, d.router, d.workers.start, d.dropped)
+	d.queues = newQueues(d.clock, d.o.Logger, d.router, d, d.dropped)
 	if d.o.HangFloor > 0 {
 		d.queues.watch, d.queues.watchAfter = d.watch, min(watchInterval, d.o.HangFloor/4)
 	}
@@ -85,54 +89,151 @@ type answer struct {
 	promised queue.Time
 }
 
-// Infer answers one request. It takes over one reference to r. Errors are gRPC
-// status errors with Triton's text. The caller frees the response.
-//
-// This is the request path, top-down.
-func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
-	defer r.Free()
+// Infer answers one request, as Begin does, and waits for the answer.
+func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (resp *batch.Response, err error) {
+	answered := make(chan struct{})
+	c := d.newCall(ctx, r)
+	c.waits = true
+	c.then = func(_ *wire.Turn, a answer) {
+		defer close(answered)
+		resp, err = d.finishAndFree(c, a)
+	}
+	d.begin(nil, c)
+	<-answered
+	return resp, err
+}
+
+// Begin answers one request. It takes over one reference to r, and does not wait: then is called once, with the answer, by whichever goroutine has it, this
+// one included, and must not block. Errors are gRPC status errors with Triton's text. Then frees the response. What is sent for the request meanwhile, such
+// as its execution or its answer, belongs to the turn t of the goroutine that calls Begin, or to the turn that then gets; nil: there is none.
+func (d *Dispatcher) Begin(ctx context.Context, t *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error)) {
+	c := d.newCall(ctx, r)
+	c.then = func(t *wire.Turn, a answer) {
+		resp, err := d.finishAndFree(c, a)
+		then(t, resp, err)
+	}
+	d.begin(t, c)
+}
+
+// finishAndFree reports the outcome of a call, whether a model was found for it or not, and frees its request.
+func (d *Dispatcher) finishAndFree(c *call, a answer) (resp *batch.Response, err error) {
+	defer c.req.Free()
+	defer func() {
+		if recovered(d.o.Logger, "answering a request", recover()) {
+			c.closed()
+			resp, err = nil, errFault
+		}
+	}()
+	if !c.here { // no model was found for it
+		return nil, d.early(c, &a)
+	}
+	return d.finish(c, a)
+}
+
+// begin is the request path, top-down.
+func (d *Dispatcher) begin(t *wire.Turn, c *call) {
+	defer d.rescue(c)
 
 	// 1. Which model? The one of that name, or what serves the name (an app, a member
 	// of a derived model). The table is immutable; a Swap meanwhile does not matter.
-	c := d.newCall(ctx, r)
-	defer c.closed()
-	route, a, ok := d.resolve(c)
-	if !ok {
-		return nil, d.early(c, &a)
+	f := d.look(c.req, &c.asked)
+	if f.inactive != nil {
+		d.aside(c, func() {
+			route, refused, _ := d.awaitFound(c, c.req, &c.asked, f)
+			d.take(nil, c, route, refused)
+		})
+		return
+	}
+	d.take(t, c, f.route, f.refusal)
+}
+
+// take takes a call whose model was looked for.
+func (d *Dispatcher) take(t *wire.Turn, c *call, route *route, refused answer) {
+	if route == nil {
+		d.answer(t, c, refused)
+		return
 	}
 	queueable := d.arrive(c, route)
 
 	// 2. Is it admitted? Requests that would crash a server, requests beyond the
 	// limits, and new requests during a drain are refused.
-	if err := d.hazard(r, route.rules); err != nil {
-		return d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
+	if err := d.hazard(c.req, route.rules); err != nil {
+		d.answer(t, c, answer{err: err, result: Rejected, reason: reasonRefused})
+		return
 	}
 	if a, ok := c.admitted(); !ok {
-		return d.finish(c, a)
+		d.answer(t, c, a)
+		return
 	}
 
 	// 3. A model that loads on demand may have to be loaded first.
 	if route.spec.Cold {
-		loaded, a, ok := d.awaitLoad(c)
-		if !ok {
-			return d.finish(c, a)
-		}
-		route, queueable = loaded, c.queueable(loaded)
+		d.aside(c, func() {
+			loaded, a, ok := d.awaitLoad(c)
+			switch {
+			case !ok:
+				d.answer(nil, c, a)
+			case c.queueable(loaded):
+				d.enqueue(nil, c, loaded)
+			default:
+				d.answer(nil, c, d.serve(c, loaded, false))
+			}
+		})
+		return
 	}
 
-	// 4. A request that cannot share an execution is forwarded now.
+	// 4. An ensemble is executed step by step: each step is a call of its own. Another
+	// request that cannot share an execution is forwarded now, unless its model's queue
+	// policy is for it too.
+	if c.whole && !d.leaves(route.name) {
+		d.aside(c, func() { d.answer(nil, c, d.walk(c, route)) })
+		return
+	}
 	if !queueable {
-		return d.finish(c, d.passThrough(c))
+		d.pass(t, c)
+		return
 	}
 
 	// 5. Every other request is queued. The scheduler passes it to execute, alone
 	// or in a batch, or drops it. It is forwarded if the scheduler has failed.
-	return d.finish(c, d.result(c, d.enqueue(c, route)))
+	d.enqueue(t, c, route)
+}
+
+// serve answers a call whose model is loaded, on a goroutine that may wait for the answer. Steps of ensembles come here too.
+func (d *Dispatcher) serve(c *call, route *route, queueable bool) answer {
+	switch {
+	case c.whole && !d.leaves(route.name):
+		return d.walk(c, route)
+	case !queueable:
+		return d.passThrough(c)
+	}
+	await := c.awaited()
+	d.enqueue(nil, c, route)
+	return await()
+}
+
+// aside does for a call what may block: on the goroutine of its caller, if that one waits, else on another.
+func (d *Dispatcher) aside(c *call, do func()) {
+	if c.waits {
+		do()
+		return
+	}
+	d.workers.start(func() {
+		defer d.rescue(c)
+		do()
+	})
+}
+
+// rescue answers a call whose handling has panicked before it was queued. Call it deferred.
+func (d *Dispatcher) rescue(c *call) {
+	if recovered(d.o.Logger, "handling a request", recover()) && c.is(unqueued) {
+		d.answer(nil, c, answer{err: errFault})
+	}
 }
 
 // newCall opens the ticket of a request.
 func (d *Dispatcher) newCall(ctx context.Context, r *batch.Request) *call {
-	c := &call{req: r, done: make(chan answer, 1)}
+	c := &call{req: r}
 	timeout, _ := r.Timeout()
 	c.id = r.ID
 	c.open(ctx, d, timeout)
@@ -179,8 +280,8 @@ func (d *Dispatcher) record(c *call, route *route) {
 			a.Deadline = max(time.Microsecond, limit)
 		}
 	}
-	if c.timeout > 0 {
-		sooner(c.timeout)
+	if timeout := c.shortens(route); timeout > 0 {
+		sooner(timeout)
 	}
 	if deadline, ok := c.ctx.Deadline(); ok {
 		sooner(deadline.Sub(c.arrived))
@@ -195,46 +296,41 @@ func (d *Dispatcher) UnderWay() (requests, bytes int64) {
 	return all.requests, all.bytes
 }
 
-// enqueue queues a call.
-func (d *Dispatcher) enqueue(c *call, route *route) enqueued {
+// enqueue queues a call, which gets its answer from there. What the scheduler decides at once is executed here: switching to another goroutine and back is
+// most of what the queue would cost a request that runs alone.
+func (d *Dispatcher) enqueue(t *wire.Turn, c *call, route *route) {
 	c.setDeadline(d, route)
-	return d.queues.enqueue(c)
-}
-
-// result waits for the answer to a call that was queued. An attempt of this call alone that the scheduler has decided on at once is
-// made here, on the caller's goroutine, which would wait otherwise: switching to another goroutine and back is most of what the queue costs a request
-// that runs alone.
-func (d *Dispatcher) result(c *call, e enqueued) answer {
-	switch e.how {
+	c.setStay(route)
+	c.watch()
+	switch d.queues.enqueue(t, c) {
 	case isQueued:
-		if e.at != nil && e.at.mayLend() { // it may outlast its caller
-			d.workers.start(e.at)
-		} else if e.at != nil {
-			e.at.inline = true
-			d.execute(e.at)
-		}
-		return d.answered(c)
+	case isGone:
+		d.answer(t, c, answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled})
 	case isUnknown:
-		return d.unloaded(c)
+		d.aside(c, func() { d.unloaded(c) })
 	case isOut:
-		return d.outage(c)
+		d.aside(c, func() { d.answer(nil, c, d.outage(c)) })
+	case isUnqueued:
+		d.aside(c, func() { d.answer(nil, c, d.passThrough(c)) })
 	}
-	return d.passThrough(c)
 }
 
 // unloaded answers a call whose model was unloaded since its route was read.
-func (d *Dispatcher) unloaded(c *call) answer {
+func (d *Dispatcher) unloaded(c *call) {
 	if route := d.elsewhere(c); route != nil {
-		if !c.batch || c.rows > route.maxBatch {
-			return d.passThrough(c)
+		if !c.batch && !c.sole || c.rows > route.maxBatch {
+			d.answer(nil, c, d.passThrough(c))
+		} else {
+			d.enqueue(nil, c, route)
 		}
-		return d.result(c, d.enqueue(c, route))
+		return
 	}
 	_, err := d.route(c.req.Model)
 	if err == nil { // and it is back
-		return d.passThrough(c)
+		d.answer(nil, c, d.passThrough(c))
+		return
 	}
-	return answer{err: d.unserved(c.req, err), result: Rejected, reason: reasonUnloaded}
+	d.answer(nil, c, answer{err: d.unserved(c.req, err), result: Rejected, reason: reasonUnloaded})
 }
 
 // outage answers a call whose model the queue has marked as out. If the router has a process for the model again, the call is passed through to
@@ -259,35 +355,11 @@ func (d *Dispatcher) out(c *call) (a answer, out bool) {
 	return answer{err: err, result: Failed, reason: "outage"}, err != nil
 }
 
-// answered waits for the answer to a call, or until the caller's context ends. If the scheduler
-// fails, it forwards a call that is still queued.
-func (d *Dispatcher) answered(c *call) answer {
-	select {
-	case a := <-c.done:
-		return a
-	case <-c.ctx.Done():
-	case <-d.queues.failed:
-		if d.queues.takeBack(c) {
-			return d.passThrough(c)
-		}
-		// It runs or has its answer.
-		select {
-		case a := <-c.done:
-			return a
-		case <-c.ctx.Done():
-		}
-	}
-	if !d.queues.leave(c) {
-		return <-c.done
-	}
-	return answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled}
-}
-
 // dropped handles a call that the scheduler has dropped. Guarded by queues.mu.
 func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	now := func(a answer) {
 		c.set(done)
-		c.done <- a
+		d.queues.answers = append(d.queues.answers, dropped{c, a})
 	}
 	switch why {
 	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
@@ -296,6 +368,9 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 			now(a)
 			return
 		}
+	case queue.DropFull:
+		now(refusal(reasonLevel, batch.ErrFull(c.req)))
+		return
 	default:
 		now(answer{err: errExpired, result: Dropped, reason: why.String()})
 		return
@@ -323,7 +398,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	}
 	d.tasks.start(func() {
 		defer c.req.Free()
-		d.answer(c, d.safely(serve))
+		d.answer(nil, c, d.safely(serve))
 	})
 }
 
@@ -342,9 +417,9 @@ func (d *Dispatcher) move(c *call) {
 	case isGone:
 		d.left(c)
 	case isOut:
-		d.answer(c, d.safely(func() answer { return d.outage(c) }))
+		d.answer(nil, c, d.safely(func() answer { return d.outage(c) }))
 	default:
-		d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
+		d.answer(nil, c, d.safely(func() answer { return d.passThrough(c) }))
 	}
 }
 
@@ -353,9 +428,9 @@ var errExpired = status.Error(codes.Unavailable, "Request timeout expired")
 
 // answer gives a call its answer. The answer of a call that its caller has left is counted and
 // freed. Triton, too, completes and counts a request whose caller has gone.
-func (d *Dispatcher) answer(c *call, a answer) {
+func (d *Dispatcher) answer(t *wire.Turn, c *call, a answer) {
 	if d.queues.end(c) {
-		c.done <- a
+		c.give(t, a)
 		return
 	}
 	d.unwanted(c, a)
@@ -403,7 +478,9 @@ func (d *Dispatcher) Close() error {
 	d.cancel()
 	err := d.router.Close()
 	d.queues.close() // from now on nothing is dropped
+	d.passing.stop()
 	d.tasks.close()
 	d.workers.all.close()
+	d.attempts.close()
 	return err
 }

@@ -4,9 +4,9 @@
 // Package dispatch is the request path: from a client's inference request to the
 // partition that runs it and back.
 //
-// dispatch.go is a request, read top-down: Infer looks the model up in the
-// route table, asks batch.Rules whether it may share an execution, queues it or
-// passes it through, and waits. What happens to it then is in the files beside
+// dispatch.go is a request, read top-down: Begin looks the model up in the
+// route table, asks batch.Rules whether it may share an execution, and queues it or
+// passes it through. What happens to it then is in the files beside
 // it: ticket.go (what every request has, from its front to its outcome), call.go (what
 // one for inference has), admission.go (what may come in), queues.go (the queue and its
 // alarm), partitions.go (what the queue knows of partitions),
@@ -17,6 +17,16 @@
 //
 // The request path never waits for the plan path: it reads one immutable table
 // through an atomic pointer, and Swap replaces it.
+//
+// # Goroutines
+//
+// A call and an attempt have none of their own. Whoever reads a request from a client
+// takes it to the queue, begins what the scheduler decides on at once, and goes on
+// reading. Whoever reads the server's answer ends the attempt, begins the next one on
+// that place, and hands each call its answer (call.then); so does the alarm, and the
+// end of a caller's context (call.abandon). None of these may wait. What may is done
+// by workers: loads, requests that pass through, copies into shared memory. What a
+// goroutine sends meanwhile leaves at the end of its wire.Turn.
 //
 // # Streams
 //

@@ -210,7 +210,7 @@ func TestWhatTheGateRefusesHasAnOutcome(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(g.Listener(front.Listen(l), true)) }()
 	t.Cleanup(func() { s.Stop(); <-done })
-	handler := httpfront.New(httpfront.Options{Inferer: lender{d}, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg, Refused: d.Refused})
+	handler := httpfront.New(httpfront.Options{Inferer: d, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg, Refused: d.Refused})
 	server := httptest.NewUnstartedServer(handler)
 	server.Listener = g.Listener(server.Listener, false)
 	server.Config.ConnContext = gate.WithConn

@@ -26,7 +26,7 @@ func TestAnErrorThatTheServerLost(t *testing.T) {
 	p := newTriton(t)
 	p.loses = func(*tritonpb.ModelInferRequest) bool { return true }
 	routes := table(1, nil, p)
-	routes.Names = map[string]*names.Name{"alias": {Name: "alias", Alias: &names.Alias{Model: "m"}}}
+	routes.Names = map[string]*names.Name{"app": {Name: "app", App: &names.App{Variants: []names.Variant{{Model: "m", State: names.Active}}}}}
 	d, seen := newDispatcher(t, dispatch.Options{}, routes)
 	grpcAddress, httpAddress := fronts(t, d, routes)
 	client := tritonpb.NewGRPCInferenceServiceClient(dialTo(t, grpcAddress))
@@ -41,9 +41,9 @@ func TestAnErrorThatTheServerLost(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, proto.Size(answer))
 
-	byAlias := message("by its alias", 1, 1)
-	byAlias.ModelName = "alias"
-	answer, err = client.ModelInfer(t.Context(), byAlias)
+	byApp := message("by an app", 1, 1)
+	byApp.ModelName = "app"
+	answer, err = client.ModelInfer(t.Context(), byApp)
 	require.NoError(t, err)
 	require.Zero(t, proto.Size(answer), "nothing is added to an empty message: %v", answer)
 

@@ -33,3 +33,6 @@ func BreakRequeue(d *Dispatcher, model string) {
 
 // EndedTwice is how many tickets have ended again.
 func EndedTwice(d *Dispatcher) int64 { return d.endedTwice.Load() }
+
+// Closing reports whether Close has been called and nothing is leased any more.
+func Closing(d *Dispatcher) bool { return d.router.Out("") != nil }

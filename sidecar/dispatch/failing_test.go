@@ -5,24 +5,18 @@ package dispatch_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
-	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -44,15 +38,8 @@ func failsBadRows(r *tritonpb.ModelInferRequest) error {
 func TestBadRequestsCostTheOthersLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const fixed, each, slo = 8 * time.Millisecond, time.Millisecond, 150 * time.Millisecond
-		var parts []*triton
-		near := map[string]*bufconn.Listener{}
-		for i := range 2 {
-			p := &triton{t: t, address: fmt.Sprint("127.0.0.1:", i+1), server: grpc.NewServer()}
-			tritonpb.RegisterGRPCInferenceServiceServer(p.server, p)
-			l := bufconn.Listen(1 << 20)
-			near[p.address] = l
-			go func() { _ = p.server.Serve(l) }()
-			t.Cleanup(p.kill)
+		parts, options := inBubble(t, 2)
+		for _, p := range parts {
 			turn := make(chan struct{}, 1) // a mutex would keep virtual time from passing
 			p.refuse = failsBadRows
 			p.asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
@@ -60,11 +47,8 @@ func TestBadRequestsCostTheOthersLittle(t *testing.T) {
 				time.Sleep(fixed + time.Duration(r.Inputs[0].Shape[0])*each)
 				<-turn
 			}
-			parts = append(parts, p)
 		}
-		dial := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return near[address].DialContext(ctx) })
-		d, seen := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), Forward: forward.Options{DialOptions: []grpc.DialOption{dial}}},
-			table(1, func(m *router.Model) { m.SLO = slo }, parts...))
+		d, seen := newDispatcher(t, options, table(1, func(m *router.Model) { m.SLO = slo }, parts...))
 		d.SetProfile(linear(each, fixed))
 		rate := .8 * 2 * 8 / (fixed + 8*each).Seconds()
 		g := rand.New(rand.NewPCG(1, 1))

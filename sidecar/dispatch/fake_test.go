@@ -22,13 +22,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -68,6 +70,22 @@ func newTriton(t *testing.T) *triton {
 	p.start("127.0.0.1:0")
 	t.Cleanup(p.kill)
 	return p
+}
+
+// inBubble makes servers for a test on virtual time (synctest), with which a dispatcher of these options has connections in memory.
+func inBubble(t *testing.T, n int) (parts []*triton, o dispatch.Options) {
+	near := map[string]*bufconn.Listener{}
+	for i := range n {
+		p := &triton{t: t, address: fmt.Sprint("127.0.0.1:", i+1), server: grpc.NewServer()}
+		tritonpb.RegisterGRPCInferenceServiceServer(p.server, p)
+		l := bufconn.Listen(1 << 20)
+		near[p.address] = l
+		go func() { _ = p.server.Serve(l) }()
+		t.Cleanup(p.kill)
+		parts = append(parts, p)
+	}
+	dial := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return near[address].DialContext(ctx) })
+	return parts, dispatch.Options{Clock: clock.Timers(), Forward: forward.Options{DialOptions: []grpc.DialOption{dial}}}
 }
 
 // listen listens at an address, which may just have been given up.
@@ -250,6 +268,7 @@ type recorder struct {
 	outcomes   []dispatch.Outcome
 	busy       [][2]time.Time
 	asked      []dispatch.Asked
+	walks      []dispatch.Walk
 }
 
 func (r *recorder) Arrived(string, int, time.Time) { r.mu.Lock(); r.arrived++; r.mu.Unlock() }
@@ -262,6 +281,12 @@ func (r *recorder) Executed(e dispatch.Execution) {
 func (r *recorder) Busy(_ string, from, to time.Time) {
 	r.mu.Lock()
 	r.busy = append(r.busy, [2]time.Time{from, to})
+	r.mu.Unlock()
+}
+func (r *recorder) Walked(w dispatch.Walk) {
+	w.Steps = slices.Clone(w.Steps)
+	r.mu.Lock()
+	r.walks = append(r.walks, w)
 	r.mu.Unlock()
 }
 func (r *recorder) Finished(o dispatch.Outcome) {

@@ -210,3 +210,4 @@ func (blind) Asked(dispatch.Asked)              { panic("a fault") }
 func (blind) Executed(dispatch.Execution)       { panic("a fault") }
 func (blind) Busy(string, time.Time, time.Time) { panic("a fault") }
 func (blind) Finished(dispatch.Outcome)         { panic("a fault") }
+func (blind) Walked(dispatch.Walk)              { panic("a fault") }

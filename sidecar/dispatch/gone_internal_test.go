@@ -39,20 +39,21 @@ func TestWhoLeavesWithTheAnswerAtHandIsCounted(t *testing.T) {
 	d := New(Options{})
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	for _, answeredFirst := range []bool{true, false} {
-		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: &model{name: "m"}, tally: newTally("1", 1)}, req: &batch.Request{Model: "m"}, done: make(chan answer, 1)}
+		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: &model{name: "m"}, tally: newTally("1", 1)}, req: &batch.Request{Model: "m"}}
+		await := c.awaited()
 		c.phase.Store(running)
 		c.model.counts.arrive(d.now())
 		served, left := answer{rows: 1}, answer{err: status.FromContextError(context.Canceled).Err(), result: Cancelled}
 		if answeredFirst {
-			d.answer(c, served)
+			d.answer(nil, c, served)
 			require.False(t, d.queues.leave(c), "it has its answer")
-			_, err := d.finish(c, <-c.done)
+			_, err := d.finish(c, await())
 			require.NoError(t, err)
 		} else {
 			require.True(t, d.queues.leave(c))
 			_, err := d.finish(c, left)
 			require.Error(t, err)
-			d.answer(c, served)
+			d.answer(nil, c, served)
 		}
 		require.Equal(t, uint64(1), c.tally.success.Load()+c.tally.failed.Load(), "answered first: %v", answeredFirst)
 	}

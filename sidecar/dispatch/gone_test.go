@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,10 +31,22 @@ func fronts(t *testing.T, d *dispatch.Dispatcher, table *router.Table) (grpcAddr
 	s := front.New(front.Options{Inferer: d, Aggregator: agg, Refused: d.Refused})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(front.Listen(l)) }()
-	t.Cleanup(func() { s.Stop(); <-done })
+	accepts, done := &accepting{Listener: front.Listen(l), begun: make(chan struct{})}, make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(accepts) }()
+	t.Cleanup(func() { <-accepts.begun; s.Stop(); <-done })
 	return l.Addr().String(), serveHTTP(t, d, agg)
+}
+
+// accepting is a listener that says when its server has begun to accept: before that, Stop and Serve of a grpc.Server race.
+type accepting struct {
+	net.Listener
+	once  sync.Once
+	begun chan struct{} // is closed then
+}
+
+func (a *accepting) Accept() (net.Conn, error) {
+	a.once.Do(func() { close(a.begun) })
+	return a.Listener.Accept()
 }
 
 // TestWhyCallersAreGone: a deadline, a cancel and a lost connection have different

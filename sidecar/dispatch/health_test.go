@@ -5,11 +5,13 @@ package dispatch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
@@ -131,42 +134,83 @@ func TestATableThatLeavesOnlyTheEjectedPlaceHasItServe(t *testing.T) {
 	require.NoError(t, infer(ctx, t, d, 1, 1, nil))
 }
 
-// TestBadRequestsEjectNoPlace: what a server refuses says nothing of it, and what fails on two places is the request's own fault.
-func TestBadRequestsEjectNoPlace(t *testing.T) {
+// patient is a clock with which no ejection ends by itself.
+type patient struct{ clock.Clock }
+
+func (p patient) After(d time.Duration, f func()) clock.Timer {
+	if d >= time.Second {
+		d = time.Hour
+	}
+	return p.Clock.After(d, f)
+}
+
+// TestPlaceChangedIsToldWhatATableChanges: an ejected place that a table leaves to serve its model alone is on probation, and who was told that it
+// was ejected is told so.
+func TestPlaceChangedIsToldWhatATableChanges(t *testing.T) {
+	sick, well := newTriton(t), newTriton(t)
+	sick.refuse = fails(errCUDA)
+	changes := make(chan router.PlaceHealth, 100)
+	d, _ := newDispatcher(t, dispatch.Options{Clock: patient{clock.Timers()}, PlaceChanged: func(h router.PlaceHealth) { changes <- h }}, table(1, nil, sick, well))
+	for i := range 20 {
+		require.NoError(t, infer(t.Context(), t, d, uint32(i+1), 1, nil))
+	}
+	require.True(t, (<-changes).Ejected)
+	require.Empty(t, changes)
+	require.NoError(t, d.Swap(t.Context(), table(2, nil, sick)))
+	require.Len(t, changes, 1)
+	now := <-changes
+	require.Equal(t, "p"+sick.address, now.Partition)
+	require.False(t, now.Ejected)
+	require.Contains(t, now.Cause, "CUDA error", "its next execution decides")
+}
+
+// TestBadRequestsEjectNoPlaceForLong: what a server refuses says nothing of it, and what fails on two places is the request's own fault.
+func TestBadRequestsEjectNoPlaceForLong(t *testing.T) {
 	for name, failure := range map[string]error{
 		"refused":                        status.Error(codes.InvalidArgument, "[request id: id1] unexpected shape for input 'IN' for model 'm'. Expected [-1,4], got [1,5]"),
 		"given up by the server's queue": status.Error(codes.Unavailable, "Request timeout expired"),
 		"failed":                         status.Error(codes.Internal, "Failed to process the request(s) for model instance 'm_0', message: ValueError: negative"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			parts := []*triton{newTriton(t), newTriton(t)}
-			for _, p := range parts {
-				p.refuse = func(r *tritonpb.ModelInferRequest) error {
-					for row := 0; row < len(r.RawInputContents[0]); row += 16 {
-						if r.RawInputContents[0][row] == 13 {
-							return failure
+			synctest.Test(t, func(t *testing.T) {
+				parts, options := inBubble(t, 2)
+				for _, p := range parts {
+					p.asked = func(context.Context, *tritonpb.ModelInferRequest) { time.Sleep(time.Millisecond) }
+					p.refuse = func(r *tritonpb.ModelInferRequest) error {
+						for row := 0; row < len(r.RawInputContents[0]); row += 16 {
+							if r.RawInputContents[0][row] == 13 {
+								return failure
+							}
 						}
+						return nil
 					}
-					return nil
 				}
-			}
-			d, seen := newDispatcher(t, dispatch.Options{}, table(1, nil, parts...))
-			d.SetProfile(linear(time.Millisecond, time.Millisecond))
-			errs := inTurns(300, 8, func(i int) error {
-				if i%5 == 0 {
-					return infer(t.Context(), t, d, 13, 1, nil)
+				d, seen := newDispatcher(t, options, table(1, nil, parts...))
+				d.SetProfile(linear(time.Millisecond, time.Millisecond))
+				errs := inTurns(300, 8, func(i int) error {
+					if i%5 == 0 {
+						return infer(t.Context(), t, d, 13, 1, nil)
+					}
+					return infer(t.Context(), t, d, 1000<<8, 1, nil)
+				})
+				for i, err := range errs {
+					if i%5 == 0 {
+						require.Equal(t, status.Convert(failure).Message(), status.Convert(err).Message())
+					} else {
+						require.NoError(t, err)
+					}
 				}
-				return infer(t.Context(), t, d, 1000<<8, 1, nil)
+				if name == "failed" {
+					// Three that fail in a row on one place eject it until they have failed on the other one, too, or for a second where that
+					// one was ejected meanwhile. The next executions bring it back.
+					time.Sleep(2 * time.Second)
+					for range 8 {
+						require.NoError(t, errors.Join(inTurns(8, 8, func(int) error { return infer(t.Context(), t, d, 1000<<8, 1, nil) })...))
+					}
+				}
+				require.Empty(t, d.Unhealthy())
+				seen.count(t)
 			})
-			for i, err := range errs {
-				if i%5 == 0 {
-					require.Equal(t, status.Convert(failure).Message(), status.Convert(err).Message())
-				} else {
-					require.NoError(t, err)
-				}
-			}
-			require.Empty(t, d.Unhealthy())
-			seen.count(t)
 		})
 	}
 }
@@ -307,6 +351,31 @@ func TestAHangIsNoticed(t *testing.T) {
 	require.Len(t, well.executions(), 1)
 	require.NoError(t, infer(t.Context(), t, d, 2, 1, nil))
 	require.LessOrEqual(t, len(sick.executions()), 1, "its place is ejected, although it says that it is ready")
+}
+
+// TestAHangIsNoticedWithoutAPrediction: of a model without a profile, and of a request outside the queue, the floor is taken for one.
+func TestAHangIsNoticedWithoutAPrediction(t *testing.T) {
+	for name, change := range map[string]func(*router.Model){
+		"no profile":        nil,
+		"outside the queue": func(m *router.Model) { m.Batchable, m.PassThroughReason = false, "a test" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			sick, well := newTriton(t), newTriton(t)
+			sick.hold = make(chan struct{})
+			defer close(sick.hold)
+			hung := make(chan string, 10)
+			const floor = 10 * time.Millisecond
+			d, _ := newDispatcher(t, dispatch.Options{HangFloor: floor, Hung: func(partition string, cause error) {
+				hung <- partition + ": " + cause.Error()
+			}}, table(1, change, sick, well))
+			began := time.Now()
+			require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+			require.GreaterOrEqual(t, time.Since(began), 20*floor)
+			require.Contains(t, <-hung, "p"+sick.address+": an execution of model m has run for")
+			require.Empty(t, hung, "once")
+			require.Len(t, well.executions(), 1)
+		})
+	}
 }
 
 // TestAFaultInARescueEndsNothing: an execution panics, and so does the attempt to forward its requests one by one.

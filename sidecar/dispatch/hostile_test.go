@@ -28,6 +28,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	grpcfront "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
 	httpfront "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/http1"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -163,18 +164,14 @@ func TestLongTextsAsSequenceIDs(t *testing.T) {
 
 // serveHTTP puts the HTTP front before a dispatcher and returns its address.
 func serveHTTP(t testing.TB, d *dispatch.Dispatcher, agg *aggregate.Aggregate) string {
-	handler := httpfront.New(httpfront.Options{Inferer: lender{d}, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg, Refused: d.Refused})
-	server := httptest.NewServer(handler)
-	t.Cleanup(func() { server.Close(); handler.Close() })
-	return strings.TrimPrefix(server.URL, "http://")
-}
-
-// lender keeps the HTTP front's reference to a request, as the daemon does.
-type lender struct{ d *dispatch.Dispatcher }
-
-func (l lender) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
-	r.Ref()
-	return l.d.Infer(ctx, r)
+	handler := httpfront.New(httpfront.Options{Inferer: d, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg, Refused: d.Refused})
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := http1.New(&nethttp.Server{Handler: handler}, httpfront.Plain)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close(); <-done; handler.Close() })
+	return l.Addr().String()
 }
 
 type picker struct{ d *dispatch.Dispatcher }

@@ -28,7 +28,7 @@ type loan struct {
 // nil if there is none.
 func (d *Dispatcher) lend(b *attempt, joined *batch.Request) *loan {
 	pool := b.process.Memory()
-	if pool == nil || b.passed || b.inline || b.model.unlendable.Load() {
+	if pool == nil || b.passed || b.calls[0].sole || b.model.unlendable.Load() {
 		return nil
 	}
 	size := joined.DataSize()
@@ -73,7 +73,7 @@ func (l *loan) size() int {
 // denied reports whether the server refused the loan. If so, it ends the loan,
 // and the batch is to be sent again, through the socket.
 func (l *loan) denied(d *Dispatcher, b *attempt, err error) bool {
-	if l == nil {
+	if l == nil || l.in == nil { // it was denied before
 		return false
 	}
 	refuses, unknown := forward.DeniesMemory(err, l.in.Region())

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/conch-serving/conch/sidecar/dispatch/ensemble"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
@@ -32,6 +33,19 @@ type Observer interface {
 	// Finished reports the outcome of a request. It is called for every request that Arrived was called for, and for every request that was
 	// refused before it arrived at a model (Outcome.Early).
 	Finished(Outcome)
+	// Walked reports a request of an ensemble whose steps Conch executed, all of them and with success. Finished is called for it besides, unless it
+	// is itself a step of another one.
+	Walked(Walk)
+}
+
+// Walk is where the time of a request of an ensemble went, step by step.
+type Walk struct {
+	Ensemble string
+	Rows     int
+	Ended    time.Time
+	Took     time.Duration
+	// Steps are in the order of Dispatcher.Pipeline.
+	Steps []ensemble.Passed
 }
 
 // Recorder receives every request that arrives for a served model, refused
@@ -166,8 +180,6 @@ const (
 	Failed
 	// Cold is answered, after it waited for its model to be loaded on demand.
 	Cold
-
-	results = iota
 )
 
 // String returns the metric label.
@@ -189,13 +201,4 @@ func (r Result) String() string {
 		return "cold"
 	}
 	return "unknown"
-}
-
-// Results lists every result, for collectors that export zeroes.
-func Results() []Result {
-	all := make([]Result, results)
-	for i := range all {
-		all[i] = Result(i)
-	}
-	return all
 }

@@ -35,6 +35,11 @@ func (g guarded) Busy(partition string, from, to time.Time) {
 	g.observer.Busy(partition, from, to)
 }
 
+func (g guarded) Walked(w Walk) {
+	defer func() { recovered(g.log, "observing a request", recover()) }()
+	g.observer.Walked(w)
+}
+
 func (g guarded) Finished(o Outcome) {
 	defer func() { recovered(g.log, "observing an outcome", recover()) }()
 	g.observer.Finished(o)

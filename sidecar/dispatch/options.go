@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
@@ -47,8 +47,6 @@ type Options struct {
 	// time that requests begin to wait for it; Dispatcher.Wanted lists all such
 	// models. It must not block.
 	LoadWanted func(model string)
-	// Connections per partition. Zero means one, which measured best.
-	Connections int
 	// SharedMemoryBytes is the most memory that each partition on the same host
 	// may share with Conch; large tensors then cross no socket. Zero means none.
 	SharedMemoryBytes int64
@@ -66,7 +64,7 @@ type Options struct {
 	// failed there wait for that, or for the end of the ejection. If it is Excused after that, the group may serve again. It must not block.
 	// It may be nil.
 	PlaceChanged func(router.PlaceHealth)
-	// HangFloor is the least time after which an execution is taken for one that hangs; it also has to take hangFactor times as long as predicted.
+	// HangFloor is the least time after which an execution is taken for one that hangs; it also has to take hangFactor times as long as predicted, or as this where nothing is.
 	// Zero means 30 seconds, a negative time that none is.
 	HangFloor time.Duration
 	// Hung is called with a partition on which an execution hangs, after its places were ejected and its connections closed. It is to have the server
@@ -74,7 +72,10 @@ type Options struct {
 	Hung func(partition string, cause error)
 	// Swapped is called after a route table came into force, with how long no request could be queued meanwhile. It must not block. It may be nil.
 	Swapped func(held time.Duration)
-	// Forward is how partitions are connected to, but for Connections.
+	// Brief is how long the executions of a model may take whose requests over HTTP go on to a server's HTTP port, if they run alone. Zero means 10
+	// milliseconds.
+	Brief time.Duration
+	// Forward is how partitions are connected to.
 	Forward forward.Options
 }
 
@@ -116,6 +117,9 @@ func (o Options) withDefaults() Options {
 	if o.HangFloor == 0 {
 		o.HangFloor = 30 * time.Second
 	}
+	if o.Brief == 0 {
+		o.Brief = brief
+	}
 	if o.OutageWait <= 0 {
 		o.OutageWait = 30 * time.Second
 	}
@@ -138,5 +142,6 @@ func (nobody) Executed(Execution)             {}
 func (nobody) Busy(string, time.Time, time.Time) {}
 
 func (nobody) Finished(Outcome) {}
+func (nobody) Walked(Walk)      {}
 func (nobody) Recording() bool  { return false }
 func (nobody) Record(Arrival)   {}

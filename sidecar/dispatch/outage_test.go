@@ -6,13 +6,16 @@ package dispatch_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/clock"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // outageClock lets the test declare outages, and only those.
@@ -142,4 +145,25 @@ func TestAModelThatThePlanPlacesNoLongerIsRefusedAtOnce(t *testing.T) {
 
 	require.NoError(t, d.Swap(t.Context(), table(3, nil, p)))
 	require.NoError(t, infer(t.Context(), t, d, 3, 1, nil))
+}
+
+// TestQueuedRequestsOfAModelThatThePlanPlacesNoLongerAreServed: they were admitted, and the place that they waited for ends only once they are answered.
+func TestQueuedRequestsOfAModelThatThePlanPlacesNoLongerAreServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		parts, o := inBubble(t, 1)
+		parts[0].asked = func(context.Context, *tritonpb.ModelInferRequest) { time.Sleep(10 * time.Millisecond) }
+		d, _ := newDispatcher(t, o, table(1, func(m *router.Model) { m.SLO = time.Second }, parts...))
+		d.SetProfile(linear(0, 10*time.Millisecond))
+		errs := make(chan error, 9)
+		for i := range 9 { // some are executed, and the others wait
+			go func() { errs <- infer(t.Context(), t, d, uint32(i+1)<<8, 8, nil) }()
+		}
+		time.Sleep(5 * time.Millisecond)
+		without := table(2, nil, parts...)
+		without.Models["m"].Places = nil
+		require.NoError(t, d.Swap(t.Context(), without))
+		for range 9 {
+			require.NoError(t, <-errs)
+		}
+	})
 }

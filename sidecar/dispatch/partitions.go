@@ -4,73 +4,146 @@
 package dispatch
 
 import (
+	"cmp"
 	"slices"
 
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// partition is a partition as the scheduler has it. Guarded by queues.mu.
+// partition is one of the executions that a process may run at once, as the scheduler has it: as a partition, which runs one batch at a time. Guarded by
+// queues.mu.
 type partition struct {
 	process *router.Process
-	id      queue.PartitionID
+	// index among those of the process. Of a model that may execute less often at once than others, only some serve it: see router.Place.Executions.
+	index int
+	id    queue.PartitionID
 	// serves is what it serves by the table, without regard to the health of places; offered is what the scheduler has of that.
 	serves, offered queue.PartitionSpec
 	running         *attempt // nil: none
 	retired         bool     // not in the table, and busy with a batch
 }
 
-// remove takes a retired partition out of the scheduler, unless it is busy with a
-// batch. Guarded by mu.
-func (q *queues) remove(p *partition) {
+// server is what requests avoid that shall not be executed by its process again.
+func (p *partition) server() queue.PartitionID { return cmp.Or(p.serves.Server, p.id) }
+
+// placed is what a table adds to a process.
+type placed struct {
+	at      router.Place
+	service queue.Service
+}
+
+// remove takes the retired partitions of a process out of the scheduler. One that is busy with a batch goes when that is complete. Guarded by mu.
+func (q *queues) remove(of *router.Process) {
+	for _, p := range slices.Clone(q.partitions[of]) {
+		q.removeIdle(p)
+	}
+}
+
+// removeIdle is remove for one partition. Guarded by mu.
+func (q *queues) removeIdle(p *partition) {
 	q.do(func(s *queue.Scheduler) error {
 		p.retired = true
 		if s.RemovePartition(q.now(), p.id) != nil {
 			return nil //nolint:nilerr // busy: completed removes it
 		}
-		delete(q.partitions, p.process)
 		delete(q.executors, p.id)
+		if left := slices.DeleteFunc(q.partitions[p.process], func(o *partition) bool { return o == p }); len(left) > 0 {
+			q.partitions[p.process] = left
+		} else {
+			delete(q.partitions, p.process)
+		}
 		return nil
 	})
 }
 
 // assign gives the scheduler what a process serves: what it served before, without the models in gone, and with what is added. Guarded by mu.
-func (q *queues) assign(s *queue.Scheduler, now queue.Time, process *router.Process, rank int32, gone map[queue.ModelID]bool, added map[*router.Process][]queue.Service) {
-	leaves := func(sv queue.Service) bool { return gone[sv.Model] }
-	p, known := q.partitions[process]
-	if !known {
-		empty := queue.PartitionSpec{Rank: rank}
-		p = &partition{process: process, id: s.AddPartition(now, empty), serves: empty, offered: empty}
-		q.partitions[process], q.executors[p.id] = p, p
-	} else if p.serves.Rank == rank && len(added[process]) == 0 && (len(gone) == 0 || !slices.ContainsFunc(p.serves.Serves, leaves)) {
+func (q *queues) assign(s *queue.Scheduler, now queue.Time, process *router.Process, rank int32, gone map[queue.ModelID]bool, added []placed) {
+	all := q.partitions[process]
+	needed := 1
+	for _, in := range added {
+		needed = max(needed, in.at.Needs())
+	}
+	for index := len(all); index < needed; index++ {
+		p := &partition{process: process, index: index}
+		first := queue.NoPartition
+		if index > 0 {
+			first = all[0].id
+		}
+		p.serves = queue.PartitionSpec{Rank: rankOf(rank, index), Server: first}
+		p.id, p.offered = s.AddPartition(now, p.serves), p.serves
+		q.check(s.SetUp(now, p.id, q.router.Up(process)))
+		all = append(all, p)
+		q.executors[p.id] = p
+	}
+	q.partitions[process] = all
+	leaves, altered := func(sv queue.Service) bool { return gone[sv.Model] }, false
+	for _, p := range all {
+		if p.serves.Rank == rankOf(rank, p.index) && len(added) == 0 && (len(gone) == 0 || !slices.ContainsFunc(p.serves.Serves, leaves)) {
+			continue
+		}
+		spec := queue.PartitionSpec{Rank: rankOf(rank, p.index), Server: p.serves.Server, Serves: slices.DeleteFunc(slices.Clone(p.serves.Serves), leaves)}
+		for _, in := range added {
+			if in.at.Runs(p.index) {
+				spec.Serves = append(spec.Serves, in.service)
+			}
+		}
+		slices.SortFunc(spec.Serves, func(a, b queue.Service) int { return int(a.Model - b.Model) })
+		p.serves = spec
+		altered = true
+	}
+	if !altered {
 		return
 	}
-	serves := append(slices.DeleteFunc(slices.Clone(p.serves.Serves), leaves), added[process]...)
-	slices.SortFunc(serves, func(a, b queue.Service) int { return int(a.Model - b.Model) })
-	p.serves = queue.PartitionSpec{Rank: rank, Serves: serves}
-	q.check(q.offer(s, now, p)) // the table may also have made a place usable: the last one of its model
-	q.check(s.SetUp(now, p.id, q.router.Up(process)))
+	for _, p := range all { // once it is known of each what it serves
+		q.check(q.offer(s, now, p)) // the table may also have made a place usable: the last one of its model
+		q.check(s.SetUp(now, p.id, q.router.Up(process)))
+	}
+}
+
+// rankOf is the scheduler's rank of an execution of a partition: that of its partition, and within it those first that serve fewer models.
+func rankOf(rank int32, index int) int32 {
+	return rank*policy.MostExecutions + policy.MostExecutions - 1 - int32(index) //nolint:gosec // below policy.MostExecutions
 }
 
 // follow sets in the scheduler whether a process is up.
 func (q *queues) follow(of *router.Process) {
 	q.mu.Lock()
 	defer q.unlock()
-	if p := q.partitions[of]; p != nil {
-		q.do(func(s *queue.Scheduler) error { return s.SetUp(q.now(), p.id, q.router.Up(of)) })
-	}
+	q.each(of, func(s *queue.Scheduler, p *partition) error { return s.SetUp(q.now(), p.id, q.router.Up(of)) })
 }
 
-// followPlace gives the scheduler the models that a process serves, without those of its places that are ejected.
+// followPlace gives the scheduler the models that a process serves by the health of its places.
 func (q *queues) followPlace(of *router.Process) {
 	q.mu.Lock()
 	defer q.unlock()
-	if p := q.partitions[of]; p != nil {
-		q.do(func(s *queue.Scheduler) error { return q.offer(s, q.now(), p) })
-	}
+	q.offerAll(of)
 }
 
-// offer gives the scheduler what a partition serves, without its places that are ejected, unless the scheduler has that. Guarded by mu.
+// offerAll gives the scheduler what a process serves at present. Guarded by mu.
+func (q *queues) offerAll(of *router.Process) {
+	q.each(of, func(s *queue.Scheduler, p *partition) error {
+		if p.retired {
+			return nil // it serves nothing any more, and a change would end its drain
+		}
+		return q.offer(s, q.now(), p)
+	})
+}
+
+// each changes all partitions of a process in the scheduler, at once. Guarded by mu.
+func (q *queues) each(of *router.Process, change func(*queue.Scheduler, *partition) error) {
+	q.do(func(s *queue.Scheduler) error {
+		s.Reconfigure(q.now(), func() {
+			for _, p := range q.partitions[of] {
+				q.check(change(s, p))
+			}
+		})
+		return nil
+	})
+}
+
+// offer gives the scheduler what a partition serves at present, unless the scheduler has that. Guarded by mu.
 func (q *queues) offer(s *queue.Scheduler, now queue.Time, p *partition) error {
 	spec := q.usable(p)
 	if spec.Rank == p.offered.Rank && slices.Equal(spec.Serves, p.offered.Serves) {
@@ -80,19 +153,72 @@ func (q *queues) offer(s *queue.Scheduler, now queue.Time, p *partition) error {
 	return s.SetPartition(now, p.id, spec)
 }
 
-// usable is what a partition serves by the table, without its places that are ejected. Guarded by mu.
+// usable is what a partition serves by the table, without its places that are ejected, and without the models whose instances are all taken by batches that
+// began elsewhere in the process. Of the executions of a place on probation it is the first one. Guarded by mu.
 func (q *queues) usable(p *partition) queue.PartitionSpec {
 	spec := p.serves
-	ejected := q.router.Ejected(p.process)
-	if len(ejected) == 0 {
+	ejected, probed := q.router.Unsettled(p.process)
+	if len(ejected)+len(probed) == 0 && !q.strayed(p.process) {
 		return spec
 	}
 	list := make([]queue.Service, 0, len(spec.Serves))
 	for _, sv := range spec.Serves {
-		if m := q.byID[sv.Model]; m == nil || !slices.Contains(ejected, m.name) {
+		m := q.byID[sv.Model]
+		if m == nil || !slices.Contains(ejected, m.name) && (!slices.Contains(probed, m.name) || q.first(p, sv.Model)) && !q.withheld(p, m) {
 			list = append(list, sv)
 		}
 	}
 	spec.Serves = list
 	return spec
+}
+
+// A table may change which executions of a process are a model's. A batch that runs then in an execution that is the model's no more is a stray: until it ends
+// it takes an instance of the model, for which one of the model's executions waits.
+
+// has reports whether a partition serves a model by the table.
+func (p *partition) has(m queue.ModelID) bool {
+	_, found := slices.BinarySearchFunc(p.serves.Serves, m, func(sv queue.Service, m queue.ModelID) int { return int(sv.Model - m) })
+	return found
+}
+
+// runs reports whether a partition runs a batch of a model. One that was removed and added again is another to the queue, and has the same instances.
+func (p *partition) runs(m *model) bool { return p.running != nil && p.running.model.name == m.name }
+
+// strays reports whether the batch that a partition runs is a stray. Guarded by mu.
+func (q *queues) strays(p *partition) bool {
+	if p.running == nil || p.retired {
+		return false
+	}
+	m := q.model(p.running.model.name)
+	return m != nil && !p.has(m.id)
+}
+
+// strayed reports whether a process runs strays for which others wait. Guarded by mu.
+func (q *queues) strayed(process *router.Process) bool {
+	all := q.partitions[process]
+	return len(all) > 1 && slices.ContainsFunc(all, q.strays)
+}
+
+// withheld reports whether a partition waits with a model for strays: of those that serve it the ones that run it go first. Guarded by mu.
+func (q *queues) withheld(p *partition, m *model) bool {
+	strays, serving, before := 0, 0, 0
+	for _, o := range q.partitions[p.process] {
+		switch {
+		case o.has(m.id):
+			serving++
+			if o.runs(m) && !p.runs(m) || o.runs(m) == p.runs(m) && o.index < p.index {
+				before++
+			}
+		case o.runs(m):
+			strays++
+		}
+	}
+	return before >= serving-strays
+}
+
+// first reports whether a partition is the first one of its process that serves a model by the table. Guarded by mu.
+func (q *queues) first(p *partition, m queue.ModelID) bool {
+	return !slices.ContainsFunc(q.partitions[p.process], func(o *partition) bool {
+		return o.index < p.index && slices.ContainsFunc(o.serves.Serves, func(sv queue.Service) bool { return sv.Model == m })
+	})
 }

@@ -14,15 +14,58 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
-// passThrough executes one request alone and at once, outside the queue, and again on another place where the attempt says so. A request of a
-// sequence has one attempt, because its state is on one server.
+// pass executes one request alone and at once, outside the queue. It does not wait: where its model has no place now, and for what follows an attempt that has
+// to be repeated, there is passThrough. A request of a sequence goes there, too.
+func (d *Dispatcher) pass(t *wire.Turn, c *call) {
+	if router.SequenceOf(c.req) == nil && c.ctx.Err() == nil {
+		if lease, _, err := d.router.Acquire(c.req.Model, router.Hints{}); err == nil {
+			d.passOn(t, c, lease)
+			return
+		}
+	}
+	d.aside(c, func() { d.answer(nil, c, d.passThrough(c)) })
+}
+
+// passOn makes the first attempt of pass, on a lease.
+func (d *Dispatcher) passOn(t *wire.Turn, c *call, lease router.Lease) {
+	a, refused := d.newOutside(c, lease)
+	if refused.err != nil {
+		lease.Release()
+		d.answer(t, c, refused)
+		return
+	}
+	a.counted = d.attempts.add()
+	a.then = func(t *wire.Turn, r result) {
+		if a.counted {
+			defer d.attempts.running.Done()
+		}
+		defer d.rescue(c)
+		given, now := d.judgedSafely(a, r)
+		lease.Release()
+		if now == giveAnswer {
+			d.answer(t, c, given)
+		} else {
+			d.workers.start(func() {
+				defer d.rescue(c)
+				d.answer(nil, c, d.passAgain(c, router.Hints{Avoid: lease.Process()}, 1, given))
+			})
+		}
+	}
+	d.sendOutside(t, a)
+}
+
+// passThrough executes one request alone and at once, outside the queue, and again on another place where the attempt says so. It waits for both. A request
+// of a sequence has one attempt, because its state is on one server.
 func (d *Dispatcher) passThrough(c *call) answer {
-	h := router.Hints{Sequence: router.SequenceOf(c.req)}
-	moved, repeats := false, 0 // moved: the call was changed to one for another model
-	var before answer          // of the last attempt
-	for {
+	return d.passAgain(c, router.Hints{Sequence: router.SequenceOf(c.req)}, 0, answer{})
+}
+
+// passAgain is passThrough after so many attempts that are to be repeated. Before is the answer of the last of them.
+func (d *Dispatcher) passAgain(c *call, h router.Hints, repeats int, before answer) answer {
+	for moved := false; ; { // moved: the call was changed to one for another model
 		if err := c.ctx.Err(); err != nil { // checked before the router notes a step of its sequence
 			return answer{err: status.FromContextError(err).Err(), passed: true, retried: repeats > 0}
 		}
@@ -53,24 +96,62 @@ func (d *Dispatcher) passThrough(c *call) answer {
 // and what is to be done next.
 func (d *Dispatcher) outside(c *call, lease router.Lease) (answer, step) {
 	defer lease.Release()
+	return d.onto(c, lease)
+}
+
+// onto is outside on a lease that it does not release.
+func (d *Dispatcher) onto(c *call, lease router.Lease) (answer, step) {
+	a, refused := d.newOutside(c, lease)
+	if refused.err != nil {
+		return refused, giveAnswer
+	}
+	came := make(chan result, 1)
+	a.then = func(_ *wire.Turn, r result) { came <- r }
+	d.sendOutside(nil, a)
+	r := <-came
+	if r.fault != nil {
+		panic(r.fault)
+	}
+	return d.judged(a, r)
+}
+
+// newOutside makes an attempt outside the queue, or an answer with an error, where the place does not have what the request asks for.
+func (d *Dispatcher) newOutside(c *call, lease router.Lease) (a *attempt, refused answer) {
 	c.member = lease.Membership()
-	a := &attempt{model: c.model, process: lease.Process(), lease: lease, calls: []*call{c}, rows: c.rows, passed: true, started: d.clock.Now()}
+	a = &attempt{model: c.model, process: lease.Process(), lease: lease, calls: []*call{c}, rows: c.rows, passed: true, started: d.clock.Now()}
 	if c.member != nil {
 		if c.req.Version != "" && c.req.Version != c.member.Version {
 			err := status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", c.req.Model, c.req.Version)
-			return d.answerOf(a, 0, result{ending: failed, err: err}), giveAnswer
+			return nil, d.answerOf(a, 0, result{ending: failed, err: err})
 		}
 		if group := d.modelOf(c.member.Group); group != nil {
 			a.model = group
 		}
 	}
 	a.sole = lease.Alone()
-	r := d.send(a)
+	return a, answer{}
+}
+
+// judged returns the answer that an attempt outside the queue came to, and what is to be done next.
+func (d *Dispatcher) judged(a *attempt, r result) (answer, step) {
 	now := d.judge(a, r)
 	if r.ending == answeredAll {
-		passBack(c.ctx, r.meta)
+		passBack(a.calls[0].ctx, r.meta)
 	}
 	return d.answerOf(a, 0, r), now
+}
+
+// judgedSafely is judged, or an answer with an error if that panics or the attempt has.
+func (d *Dispatcher) judgedSafely(a *attempt, r result) (given answer, now step) {
+	defer func() {
+		if recovered(d.o.Logger, "executing a request", recover()) {
+			given, now = answer{err: errFault}, giveAnswer
+		}
+	}()
+	if r.fault != nil {
+		panic(r.fault)
+	}
+	return d.judged(a, r)
 }
 
 // Pick leases a partition for a request that is proxied: the one that serves the

@@ -49,7 +49,7 @@ func (q *queues) separate(calls []*call, avoid queue.PartitionID) {
 }
 
 // found takes in what the execution of a piece came to: whether it was clean. It returns the calls that the scheduler did not take because it has
-// failed.
+// failed, with a reference to the request of each.
 func (q *queues) found(a *attempt, clean bool) (unqueued []*call) {
 	if a.calls[0].piece == nil {
 		return nil

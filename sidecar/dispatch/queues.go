@@ -7,48 +7,48 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // queues runs the scheduler, which is pure, on the machine's clock. unlock sets
-// the alarm to the scheduler's next event, and starts the batches that the
-// scheduler decided on while mu was held.
+// the alarm to the scheduler's next event, begins the attempts that the
+// scheduler decided on while mu was held, and answers the calls that it dropped.
 //
 // do recovers a panic of the scheduler. From then on failed is closed and no
-// request is queued: requests are forwarded at once. Partitions, tables and leases
-// belong to the router and are not affected.
+// request is queued: requests are forwarded at once, those that were queued
+// included. Partitions, tables and leases belong to the router and are not affected.
 type queues struct {
 	clock  clock.Clock
 	origin time.Time // zero of queue.Time
 	log    *slog.Logger
 	router *router.Router
-	// begin starts a batch. It is called without the lock. dropped is called with
+	// d executes what the scheduler decides. dropped is called with
 	// the lock, for each request that the scheduler drops.
-	begin   func(*attempt)
+	d       *Dispatcher
 	dropped func(*call, queue.DropReason)
 	failed  chan struct{}
 	// watch is called watchAfter after an execution began, and again while there are some; nil: it is not.
 	watch      func()
 	watchAfter time.Duration
 
-	mu       sync.Mutex // guards what follows; the router's lock comes after it
-	sched    *queue.Scheduler
-	fault    error // why the scheduler is not used any more
-	alarm    clock.Alarm
-	armed    queue.Time // what the alarm is set to
-	outbox   []*attempt // decided while mu is held, begun when it is released
-	entering *call      // the call that enqueue hands to the scheduler
-	entered  *attempt   // of that call alone, if the scheduler has decided on it at once
+	mu      sync.Mutex // guards what follows; the router's lock comes after it
+	sched   *queue.Scheduler
+	fault   error // why the scheduler is not used any more
+	alarm   clock.Alarm
+	armed   queue.Time // what the alarm is set to
+	outbox  *attempt   // decided while mu is held, begun when it is released; the last one
+	answers []dropped  // likewise
+	waits   calls      // that are queued
 	// table is the table in force, or the one that is coming into force while mu is held.
 	table      *routes
 	byID       map[queue.ModelID]*model
-	partitions map[*router.Process]*partition
+	partitions map[*router.Process][]*partition // by their index
 	executors  map[queue.PartitionID]*partition // the same, by their identifiers
 	watched    clock.Timer                      // of the next watch; nil: none
 	profiles   profiles
@@ -64,11 +64,11 @@ func (q *queues) model(name string) *model {
 	return nil
 }
 
-func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*attempt), dropped func(*call, queue.DropReason)) *queues {
+func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, d *Dispatcher, dropped func(*call, queue.DropReason)) *queues {
 	q := &queues{
-		clock: c, origin: c.Now(), log: log, router: r, begin: begin, dropped: dropped, failed: make(chan struct{}), armed: queue.Never,
+		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped, failed: make(chan struct{}), armed: queue.Never,
 		table: &routes{}, byID: make(map[queue.ModelID]*model),
-		partitions: make(map[*router.Process]*partition), executors: make(map[queue.PartitionID]*partition),
+		partitions: make(map[*router.Process][]*partition), executors: make(map[queue.PartitionID]*partition),
 		profiles: newProfiles(),
 	}
 	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
@@ -98,8 +98,33 @@ func (q *queues) do(use func(s *queue.Scheduler) error) {
 	}
 }
 
-// unlock sets the alarm, releases mu, and begins the batches in the outbox.
+// dropped is a call that gets its answer without an execution.
+type dropped struct {
+	c *call
+	a answer
+}
+
+// unlock sets the alarm, releases mu, and has workers begin the attempts that were decided on.
 func (q *queues) unlock() {
+	for a := q.release(nil); a != nil; {
+		of, next := a, a.after // it is not ours any more once it has begun
+		q.d.workers.start(func() { q.d.execute(nil, of) })
+		a = next
+	}
+}
+
+// unlockOn is unlock on a goroutine that may begin attempts itself, in its turn. Attempts that are repeated are not begun so: each might end at once and
+// begin the next.
+func (q *queues) unlockOn(t *wire.Turn) {
+	for a := q.release(t); a != nil; {
+		next := a.after // it is not ours any more once it has begun
+		q.d.start(t, a)
+		a = next
+	}
+}
+
+// release sets the alarm, releases mu, answers what was dropped, and returns the attempts that were decided on, in their order.
+func (q *queues) release(t *wire.Turn) (first *attempt) {
 	if !q.closed {
 		q.do(func(s *queue.Scheduler) error {
 			next := s.Next()
@@ -114,18 +139,31 @@ func (q *queues) unlock() {
 			return nil
 		})
 	}
-	runs := q.outbox
-	q.outbox = nil
-	q.mu.Unlock()
-	for _, r := range runs {
-		q.begin(r)
+	var orphans []*call
+	if q.fault != nil {
+		for c := q.waits.first; c != nil; c = q.waits.first {
+			c.set(running)
+			c.req.Ref()
+			orphans = append(orphans, c)
+		}
 	}
+	for q.outbox != nil { // it is in reverse order
+		first, q.outbox, q.outbox.after = q.outbox, q.outbox.after, first
+	}
+	answers := q.answers
+	q.answers = nil
+	q.mu.Unlock()
+	for _, of := range answers {
+		of.c.give(t, of.a)
+	}
+	q.d.forward(orphans)
+	return first
 }
 
 // ring is called by the alarm.
 func (q *queues) ring() {
 	q.mu.Lock()
-	defer q.unlock()
+	defer q.unlockOn(nil)
 	q.armed = queue.Never
 	if !q.closed {
 		q.do(func(s *queue.Scheduler) error { s.Advance(q.now()); return nil })
@@ -144,17 +182,11 @@ func (q *queues) failure() error {
 	}
 }
 
-// enqueued is the result of queueing a call: how it went, and the attempt that its caller is to make; nil: none.
-type enqueued struct {
-	how whether
-	at  *attempt
-}
-
 // whether a call was queued.
 type whether uint8
 
 const (
-	// isQueued: the answer comes through call.done.
+	// isQueued: the answer comes through call.then, and may have come.
 	isQueued whether = iota
 	// isUnknown: the table in force does not have the model.
 	isUnknown
@@ -166,21 +198,19 @@ const (
 	isGone
 )
 
-// enqueue hands a call to the scheduler, under the model that has its name now. If the scheduler decides at once to execute it alone, the attempt is
-// for the caller to make.
-func (q *queues) enqueue(c *call) (e enqueued) {
+// enqueue hands a call to the scheduler, under the model that has its name now.
+func (q *queues) enqueue(t *wire.Turn, c *call) whether {
 	q.mu.Lock()
-	defer q.unlock()
-	q.entering = c
-	e.how = q.put(c)
-	e.at, q.entering, q.entered = q.entered, nil, nil
-	return e
+	defer q.unlockOn(t)
+	return q.put(c)
 }
 
 // put queues a call for its model, or for that one's merge group. Guarded by mu.
 func (q *queues) put(c *call) whether {
 	m := q.model(c.req.Model)
 	switch {
+	case c.gone:
+		return isGone
 	case q.fault != nil:
 		return isUnqueued
 	case m == nil:
@@ -197,7 +227,7 @@ func (q *queues) put(c *call) whether {
 	c.moves(m)
 	c.executes, c.member = of, m.spec.Membership
 	c.set(queued)
-	if of.failing.isolates() {
+	if c.sole || of.failing.isolates() {
 		q.separate([]*call{c}, queue.NoPartition)
 	}
 	c.queued.Owner = c
@@ -222,6 +252,7 @@ func (q *queues) putBack(c *call, key uint64) whether {
 	if c.key = key; !c.apart {
 		c.queued.Key = key
 	}
+	c.queued.MaxQueue = 0 // it was accepted
 	return q.put(c)
 }
 
@@ -235,34 +266,28 @@ func (q *queues) moved(c *call) bool {
 	return m != nil && (m.spec.Membership != nil || c.member != nil)
 }
 
-// leave ends a call whose caller's context has ended. It returns false if the call has its answer. A call that waits is cancelled in the scheduler.
+// leave ends a call whose caller's context has ended. It returns false if the call has its answer, or is not queued yet. A call that waits is cancelled in the scheduler.
 // An attempt goes on, because it may have other calls; this call's part of the answer is discarded. An attempt of one call is cancelled with its
 // caller's context.
 func (q *queues) leave(c *call) bool {
 	q.mu.Lock()
 	defer q.unlock()
+	if c.is(queued) {
+		// What is due comes first in the scheduler. It may dispatch the call, or drop it with an answer.
+		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
+		q.countLate(c.executes)
+	}
 	switch c.now() {
 	case done:
 		return false
+	case unqueued:
+		c.gone = true
+		return false
 	case queued:
-		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
-		q.countLate(c.executes)
 		c.set(done)
 	default:
 		c.set(left)
 	}
-	return true
-}
-
-// takeBack takes a call back from a scheduler that has failed, for its caller to
-// forward. It returns false if the call runs or has its answer.
-func (q *queues) takeBack(c *call) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !c.is(queued) {
-		return false
-	}
-	c.set(unqueued)
 	return true
 }
 
@@ -284,104 +309,6 @@ func (q *queues) end(c *call) bool {
 func (q *queues) awaitSwap() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-}
-
-// complete reports to the scheduler that an attempt's process is free, and marks its calls as done that their callers have not left. Further calls do
-// nothing.
-func (q *queues) complete(a *attempt) {
-	q.mu.Lock()
-	defer q.unlock()
-	for _, c := range a.calls {
-		if c.is(running) {
-			c.set(done)
-		}
-	}
-	q.completed(a)
-}
-
-// completed is the first part of complete, for a caller that holds mu.
-func (q *queues) completed(a *attempt) {
-	if a.over {
-		return
-	}
-	a.over = true
-	p := q.partitions[a.process]
-	if p.running == a {
-		p.running = nil
-	}
-	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), p.id); return nil })
-	q.countLate(a.model)
-	if p.retired {
-		q.remove(p)
-	}
-}
-
-// again puts the calls of an attempt back into the queue, to be executed as step says, and completes the attempt. Calls that no server has seen, because
-// the process went down before, are queued as they were. Those in a.spent are left to the caller. Unqueued are the calls that cannot be queued, because
-// no partition serves their model, or the scheduler has failed or is closed. Gone are those that their callers have left.
-func (q *queues) again(a *attempt, how step) (unqueued, gone []*call) {
-	q.mu.Lock()
-	defer q.unlock()
-	var back []*call
-	for _, c := range a.calls {
-		switch {
-		case c.is(left):
-			gone = append(gone, c)
-		case slices.Contains(a.spent, c):
-		case a.model.out || q.closed:
-			unqueued = append(unqueued, c)
-		default:
-			back = append(back, c)
-		}
-	}
-	a.spent = slices.DeleteFunc(a.spent, func(c *call) bool { return c.is(left) })
-	avoid := q.partitions[a.process].id
-	q.completed(a)
-	switch {
-	case len(back) == 0:
-		return unqueued, gone
-	case a.unleased != nil:
-		for _, c := range back {
-			c.queued.Avoid = queue.NoPartition
-		}
-	case how == together:
-		q.separate(back, avoid)
-	case how == halves:
-		q.divide(back, avoid)
-	default:
-		for i := range back {
-			q.separate(back[i:i+1], avoid)
-		}
-	}
-	return append(unqueued, q.requeue(a.model, back)...), gone
-}
-
-// requeue puts calls that were running back into a model's queue, and returns the
-// calls that the scheduler did not take because it has failed. Guarded by mu.
-func (q *queues) requeue(m *model, calls []*call) (untaken []*call) {
-	for _, c := range calls {
-		c.set(queued)
-	}
-	q.do(func(s *queue.Scheduler) error {
-		now := q.now()
-		s.Reconfigure(now, func() {
-			for _, c := range calls {
-				s.Requeue(now, m.id, &c.queued)
-			}
-		})
-		return nil
-	})
-	if q.fault == nil {
-		return nil
-	}
-	for _, c := range calls {
-		if c.is(queued) { // else it was dispatched, or dropped, before the fault
-			c.set(running)
-			c.retried = false // what is sent next is its second attempt at the most
-			untaken = append(untaken, c)
-		}
-	}
-	return untaken
 }
 
 // followModel updates whether a model is out. The queued requests of a model that
@@ -425,33 +352,3 @@ func (q *queues) close() {
 	q.unlock()
 	q.alarm.Stop()
 }
-
-// sink receives the scheduler's decisions, with the lock held.
-type sink struct{ q *queues }
-
-// Dispatch implements queue.Sink.
-func (s sink) Dispatch(b *queue.Batch) {
-	q := s.q
-	m, p := q.byID[b.Model], q.executors[b.Partition]
-	at := &attempt{model: m, rules: m.rules, process: p.process, rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
-	at.lease, at.unleased = q.router.Take(at.process, m.name)
-	for i, request := range b.Requests {
-		c := request.Owner.(*call)
-		c.set(running)
-		if c.piece != nil {
-			c.piece.begun = true
-		}
-		c.req.Ref() // the attempt's own reference: the caller may return before it ends
-		at.calls[i] = c
-	}
-	p.running = at
-	q.watchSoon()
-	if len(at.calls) == 1 && at.calls[0] == q.entering {
-		q.entered = at
-		return
-	}
-	q.outbox = append(q.outbox, at)
-}
-
-// Drop implements queue.Sink.
-func (s sink) Drop(r *queue.Request, why queue.DropReason) { s.q.dropped(r.Owner.(*call), why) }

@@ -21,7 +21,7 @@ func TestCallsWithoutSpansAllocateNothing(t *testing.T) {
 	var d Dispatcher
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		c.span = d.o.Spans.Request(t.Context(), "m", "", "", 1, now)
-		b.span().End(now, nil)
+		b.newSpan().End(now, nil)
 		c.endSpan(a, o, now)
 	}))
 }

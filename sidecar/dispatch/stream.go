@@ -285,8 +285,8 @@ func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (
 				switch {
 				case !ok:
 					return a
-				case c.queueable(loaded):
-					return d.result(c, d.enqueue(c, loaded))
+				case c.queueable(loaded) || c.whole:
+					return d.serve(c, loaded, !c.whole)
 				}
 				before()
 				return d.passThrough(c)
@@ -294,9 +294,12 @@ func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (
 		}
 	case queueable:
 		return func() func() answer {
-			e := d.enqueue(c, route)
-			return func() answer { return d.result(c, e) }
+			await := c.awaited()
+			d.enqueue(nil, c, route)
+			return await
 		}
+	case c.whole:
+		return func() func() answer { return func() answer { return d.serve(c, route, false) } }
 	}
 	return func() func() answer { return s.passThrough(c) }
 }
@@ -351,7 +354,7 @@ func (s *inferStream) alone(c *call, begin func() (await func() answer)) error {
 func (s *inferStream) conclude(c *call, t *turn, await func() answer) {
 	a := s.d.safely(await)
 	resp, err := s.d.finish(c, a)
-	s.deliver(t, s.streamed(c, &a, resp, err), true)
+	s.deliver(t, s.streamed(c, &a, resp, err))
 }
 
 // passThrough forwards a request, once the one before it in its sequence has been
@@ -442,7 +445,7 @@ func (s *inferStream) refuse(r *batch.Request, decoupled bool, cause error) erro
 	if decoupled {
 		return s.write(refused(r, cause))
 	}
-	s.deliver(s.nextTurn(0), refused(r, cause), true)
+	s.deliver(s.nextTurn(0), refused(r, cause))
 	return nil
 }
 

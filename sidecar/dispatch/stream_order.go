@@ -17,9 +17,9 @@ const streamShare = 4
 
 // turn is the place of a request in the order of a stream's answers.
 type turn struct {
-	messages []any // that can be sent when it is its turn
-	ended    bool  // no more will come
-	size     int64 // of the request
+	message any   // its answer; nil: none, or sent
+	ended   bool  // its answer has come
+	size    int64 // of the request
 }
 
 // nextTurn counts a request of so many bytes in and gives its answer the next turn.
@@ -33,11 +33,10 @@ func (s *inferStream) nextTurn(size int64) *turn {
 	return t
 }
 
-// deliver hands over a message that answers a turn, or nil, and whether it is the
-// last of the turn. The message is sent at once if all earlier turns are over.
-// While it waits, it counts as bytes under way, as the request did. Once the call
-// is over, the message is discarded.
-func (s *inferStream) deliver(t *turn, m any, last bool) {
+// deliver hands over the message that answers a turn, or nil. It is sent at once
+// if all earlier turns are over. While it waits, it counts as bytes under way, as
+// the request did. Once the call is over, the message is discarded.
+func (s *inferStream) deliver(t *turn, m any) {
 	held := sizeOf(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,13 +45,8 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 		return
 	}
 	s.d.admission.hold(held)
-	if m != nil {
-		t.messages = append(t.messages, m)
-	}
-	s.bytes += held
-	if t.ended = last; last {
-		s.bytes -= t.size
-	}
+	t.message, t.ended = m, true
+	s.bytes += held - t.size
 	if s.sending {
 		return
 	}
@@ -65,13 +59,12 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 	s.sending = false
 }
 
-// advance sends the messages of the first turn, and reports whether the turn is
+// advance sends the message of the first turn, and reports whether the turn is
 // over. It is called with s.mu, which it releases while it sends; meanwhile the
 // call may have ended and taken all turns.
 func (s *inferStream) advance(t *turn) (over bool) {
-	for len(t.messages) > 0 {
-		m := t.messages[0]
-		t.messages = t.messages[1:]
+	if m := t.message; m != nil {
+		t.message = nil
 		n := sizeOf(m)
 		s.mu.Unlock()
 		if err := s.write(m); err != nil {

@@ -330,11 +330,9 @@ func (s *inferStream) abandon() {
 		up.pending = nil
 	}
 	for _, t := range s.turns {
-		for _, m := range t.messages {
-			s.d.admission.hold(-sizeOf(m))
-			discard(m)
-		}
-		t.messages = nil
+		s.d.admission.hold(-sizeOf(t.message))
+		discard(t.message)
+		t.message = nil
 	}
 	s.turns, s.over = nil, true // receive may still refuse a request until this call has returned
 	s.mu.Unlock()

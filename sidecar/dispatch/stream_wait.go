@@ -44,14 +44,14 @@ func (s *inferStream) awaitVariant(c *call, f found) error {
 		route, a, ok := d.awaitFound(c, r, &c.asked, f)
 		if !ok {
 			err := d.early(c, &a)
-			s.deliver(t, refused(r, err), true)
+			s.deliver(t, refused(r, err))
 			before()
 			return
 		}
 		queueable := d.arrive(c, route)
 		if err := d.hazard(r, route.rules); err != nil {
 			_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
-			s.deliver(t, refused(r, err), true)
+			s.deliver(t, refused(r, err))
 			before()
 			return
 		}
@@ -62,7 +62,7 @@ func (s *inferStream) awaitVariant(c *call, f found) error {
 		if route.decoupled() {
 			ends = true
 			s.owe(c.size)
-			s.deliver(t, nil, true)
+			s.deliver(t, nil)
 			s.handOn(c, route.spec.Cold, at)
 			then()
 			return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ensemble"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
@@ -35,10 +36,14 @@ type route struct {
 	*model
 	spec     *router.Model
 	rules    *batch.Rules
+	policy   *batch.QueuePolicy // nil: none
 	maxBatch int
 	tallies  []*tally
 	// executes is the model whose executions requests are in: the route's own, or its merge group's.
 	executes *model
+	// graph of an ensemble that Conch executes step by step; nil: the model is none, or unsplit says why its requests pass through whole.
+	graph   *ensemble.Graph
+	unsplit string
 }
 
 // model is the state of a model that is kept from one table to the next.
@@ -59,6 +64,8 @@ type model struct {
 	known [2]atomic.Pointer[knownFault]
 	// unlendable is set when its tensors did not fit shared memory.
 	unlendable atomic.Bool
+	// lately is how long its last execution took, in nanoseconds; 0: none has ended.
+	lately atomic.Int64
 
 	// Guarded by queues.mu.
 	id        queue.ModelID
@@ -70,7 +77,8 @@ type model struct {
 	out       bool   // nothing has served it for too long
 	revision  string // of the model's files
 	tallies   map[string]*tally
-	inGroup   int // requests that wait in the queue of the model's merge group
+	pace      forecast.Pace // of steps that call it
+	inGroup   int           // requests that wait in the queue of the model's merge group
 }
 
 func (m *model) backend() string {
@@ -121,14 +129,18 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 		}
 	}
 	others := namesOthers(t, before.models)
-	var removed []*model
+	var removed, unplaced []*model
 	for name, r := range before.models {
-		if t.Models[name] == nil {
+		switch m := t.Models[name]; {
+		case m == nil:
 			removed = append(removed, r.model)
+		case len(r.spec.Places) > 0 && len(m.Places) == 0 && m.Membership == nil:
+			unplaced = append(unplaced, r.model)
 		}
 	}
 
 	q := d.queues
+	defer change.Notify() // once requests can be queued again
 	q.mu.Lock()
 	held := d.clock.Now()
 	defer func() { d.o.Swapped(d.clock.Now().Sub(held)) }()
@@ -150,9 +162,12 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 		changed = append(changed, r)
 	}
 	q.table = next
-	// Requests that are queued for models that the new table does not have get a
-	// lease under the old one.
+	// Requests that are queued for models that the new table does not have, or does not
+	// place, get a lease under the old one.
 	q.removeModels(removed)
+	for _, m := range unplaced {
+		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropModelRemoved) })
+	}
 	for _, r := range changed {
 		if r.executes = r.model; r.spec.Membership != nil {
 			r.executes = q.model(r.spec.Membership.Group)
@@ -199,6 +214,8 @@ type plan struct {
 	discipline queue.Discipline
 	drop       queue.DropPolicy
 	rules      *batch.Rules
+	graph      *ensemble.Graph
+	unsplit    string
 }
 
 // compile makes the plans of the models that a change does not keep.
@@ -216,6 +233,11 @@ func (d *Dispatcher) compile(t *router.Table, change *router.Change) (map[string
 		if m.DropPolicy != "" {
 			if p.drop, err = queue.NewDropPolicy(m.DropPolicy); err != nil {
 				return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
+			}
+		}
+		if m.Config.GetEnsembleScheduling() != nil {
+			if p.graph, p.unsplit = ensemble.Split(m.Config, stepsOf(t)); p.graph != nil {
+				p.rules = p.rules.Whole()
 			}
 		}
 		plans[name] = p
@@ -252,7 +274,10 @@ func (m *model) routed(spec *router.Model, pl plan) *route {
 	backend := spec.Config.GetBackend()
 	m.runs.Store(&backend)
 	m.queueSpec.Discipline, m.queueSpec.Drop = pl.discipline, pl.drop
-	return &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.RowLimit(), tallies: m.setTallies(spec)}
+	return &route{
+		model: m, spec: spec, rules: m.rules, policy: batch.NewQueuePolicy(spec.Written, spec.Config), maxBatch: spec.RowLimit(), tallies: m.setTallies(spec),
+		graph: pl.graph, unsplit: pl.unsplit,
+	}
 }
 
 // configure gives the scheduler what a table that has come into force changes. Guarded by mu.
@@ -260,14 +285,16 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
 		s.Reconfigure(now, func() {
-			for _, p := range retired {
-				q.check(s.DrainPartition(now, q.partitions[p].id))
+			for _, process := range retired {
+				for _, p := range q.partitions[process] {
+					q.check(s.DrainPartition(now, p.id))
+				}
 			}
 			gone := make(map[queue.ModelID]bool, len(changed)+len(removed)) // from where they were
 			for _, m := range removed {
 				gone[m.id] = true
 			}
-			added := make(map[*router.Process][]queue.Service)
+			added := make(map[*router.Process][]placed)
 			for _, r := range changed {
 				on := r.spec.Places
 				if r.spec.Membership != nil {
@@ -282,18 +309,19 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 				q.check(q.setQueue(s, now, r.model))
 				for _, at := range on {
 					if p := change.Process(at.Partition); r.maxBatch > 0 {
-						added[p] = append(added[p], queue.Service{Model: r.id, Class: r.class(p.Spec()), MaxBatch: at.MaxBatch})
+						added[p] = append(added[p], placed{at, queue.Service{Model: r.id, Class: r.class(p.Spec()), MaxBatch: at.MaxBatch}})
 					}
 				}
 			}
 			for _, spec := range t.Partitions {
-				q.assign(s, now, change.Process(spec.ID), int32(spec.Rank), gone, added)
+				p := change.Process(spec.ID)
+				q.assign(s, now, p, int32(spec.Rank), gone, added[p])
 			}
 		})
 		return nil
 	})
 	for _, p := range retired {
-		q.remove(q.partitions[p])
+		q.remove(p)
 	}
 	for _, r := range changed {
 		q.setOut(r.model)

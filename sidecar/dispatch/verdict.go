@@ -69,6 +69,9 @@ func judge(o *Outcome, err error, backend string, ran bool) verdict {
 func judgeError(err error, backend string) verdict {
 	s := forward.Status(err)
 	text := s.Message()
+	if strings.HasPrefix(text, "in ensemble '") { // of a step, whatever refused or failed that: the ensemble's own validation says nothing of steps
+		return failedBackend
+	}
 	switch s.Code() {
 	case codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.AlreadyExists, codes.OutOfRange, codes.ResourceExhausted:
 		// A python model may choose these codes for its own errors. Their text is the
@@ -78,8 +81,11 @@ func judgeError(err error, backend string) verdict {
 		}
 		return uncounted
 	case codes.Unavailable:
-		if forward.LacksModel(err) {
+		switch {
+		case forward.LacksModel(err), forward.NotQueued(err):
 			return uncounted
+		case forward.OutOfTime(err):
+			return failedRejected
 		}
 		return failedOther
 	case codes.Canceled, codes.DeadlineExceeded:

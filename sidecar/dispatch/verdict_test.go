@@ -30,6 +30,8 @@ func TestErrorsAreCountedAsTritonDoes(t *testing.T) {
 		{codes.NotFound, "Request for unknown model: 'm' version 2 is not found", "python", uncounted},
 		{codes.Unavailable, "Request for unknown model: 'm' version 1 is not at ready state", "python", uncounted},
 		{codes.NotFound, "Unable to find shared memory region: 'zz'", "python", uncounted},
+		{codes.Unavailable, "[request id: a] Exceeds maximum queue size", "python", uncounted},
+		{codes.Unavailable, "Request timeout expired", "python", failedRejected},
 		{codes.Unavailable, "partition gpu0 was lost: Socket closed", "python", failedOther},
 		{codes.Canceled, "context canceled", "python", failedCanceled},
 	} {
@@ -41,4 +43,5 @@ func TestErrorsAreCountedAsTritonDoes(t *testing.T) {
 	require.Equal(t, failedCanceled, judge(&Outcome{Result: Cancelled}, nil, "", false))
 	require.Equal(t, failedRejected, judge(&Outcome{Result: Rejected, Reason: "queue_bytes"}, nil, "", false))
 	require.Equal(t, uncounted, judge(&Outcome{Result: Rejected, Reason: "draining"}, nil, "", false))
+	require.Equal(t, uncounted, judge(&Outcome{Result: Rejected, Reason: reasonLevel}, nil, "", false), "a request that Triton's own queue refuses is not counted")
 }

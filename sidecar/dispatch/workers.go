@@ -15,49 +15,47 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxIdleWorkers is how many goroutines are kept for the next batch.
+// maxIdleWorkers is how many goroutines are kept.
 const maxIdleWorkers = 64
 
-// workers execute batches: on a goroutine that has just finished another one, if
-// there is one. A new goroutine would first have to grow its stack, which costs
-// as much as the rest of the way.
+// workers do what the goroutine that reads a connection must not: what may block, and what takes long. They do it on a goroutine that has just finished
+// something else, if there is one. A new goroutine would first have to grow its stack, which costs as much as the rest of the way.
 type workers struct {
-	execute func(*attempt)
-	ended   context.Context // no worker is kept from then on
-	all     tasks
-	next    chan *attempt // to idle workers
-	idle    atomic.Int32  // workers that wait for a batch
+	ended context.Context // no worker is kept from then on
+	all   tasks
+	next  chan func()  // to idle workers
+	idle  atomic.Int32 // workers that wait for something to do
 }
 
-func newWorkers(ended context.Context, execute func(*attempt)) *workers {
-	return &workers{execute: execute, ended: ended, next: make(chan *attempt)}
+func newWorkers(ended context.Context) *workers {
+	return &workers{ended: ended, next: make(chan func())}
 }
 
-// start executes an attempt.
-func (w *workers) start(r *attempt) {
+// start has a worker do something. After close it is done here: nothing blocks then any more.
+func (w *workers) start(do func()) {
 	select {
-	case w.next <- r:
+	case w.next <- do:
 	default:
 		if w.all.add() {
-			go w.work(r)
+			go w.work(do)
 		} else {
-			w.execute(r)
+			do()
 		}
 	}
 }
 
-// work executes a batch, and then further ones. It ends when enough other workers
+// work does something, and then further things. It ends when enough other workers
 // are idle, or with ended.
-func (w *workers) work(r *attempt) {
+func (w *workers) work(do func()) {
 	defer w.all.running.Done()
 	for {
-		w.execute(r)
+		do()
 		if w.idle.Add(1) > maxIdleWorkers {
 			w.idle.Add(-1)
 			return
 		}
 		select {
-		case r = <-w.next:
+		case do = <-w.next:
 			w.idle.Add(-1)
 		case <-w.ended.Done():
 			return

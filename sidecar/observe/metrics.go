@@ -214,6 +214,7 @@ type PlanMetrics struct {
 	applied  prometheus.Gauge
 	up       *prometheus.GaugeVec
 	advice   *prometheus.GaugeVec
+	wanted   *prometheus.GaugeVec
 	idle     *prometheus.GaugeVec
 	faults   *prometheus.CounterVec
 	ejected  *prometheus.GaugeVec
@@ -236,6 +237,7 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		applied:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "conch_plan_applied_timestamp_seconds", Help: "When the plan that serves came to serve."}),
 		up:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_partition_up", Help: "1 while a partition's server is up."}, []string{"partition"}),
 		advice:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_advice_gpus", Help: "GPUs to allocate or to release for the present load; absent while too few requests were answered to say (tritonctl gpu advise)."}, []string{"action"}),
+		wanted:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_gpus_wanted", Help: "GPUs of a type that the present load wants, for an autoscaler of nodes; absent like conch_advice_gpus."}, []string{"gpu_type"}),
 		faults:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_merge_group_faults_total", Help: "How often a merge group's executions failed, so that its members served instead."}, []string{"group"}),
 		ejected:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_place_ejected", Help: "1 while a model is not executed on a partition because its executions fail there; 0 while its next execution there decides; absent for healthy places."}, []string{"model", "partition"}),
 		swaps:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "conch_table_swap_seconds", Help: "How long no request could be queued while a route table came into force.", Buckets: prometheus.ExponentialBuckets(.0001, 2, 12)}),
@@ -246,7 +248,7 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, m.faults, m.ejected, m.eject, m.swaps, &m.apart} {
+	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.wanted, m.idle, m.faults, m.ejected, m.eject, m.swaps, &m.apart} {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -309,14 +311,18 @@ func (m *PlanMetrics) Partitions(up map[string]bool) {
 	}
 }
 
-// Advice sets the advice about the number of GPUs; nil: none.
-func (m *PlanMetrics) Advice(a *policy.Advice) {
+// Advice sets the advice about the number of GPUs, and how many it comes to by type; nil: none.
+func (m *PlanMetrics) Advice(a *policy.Advice, wanted map[string]int) {
 	m.advice.Reset()
 	m.idle.Reset()
+	m.wanted.Reset()
 	if a == nil {
 		return
 	}
 	m.advice.WithLabelValues("allocate").Set(a.GetAllocateGpus())
 	m.advice.WithLabelValues("release").Set(a.GetReleaseGpus())
 	m.idle.WithLabelValues().Set(a.GetIdleShare())
+	for gpuType, n := range wanted {
+		m.wanted.WithLabelValues(gpuType).Set(float64(n))
+	}
 }

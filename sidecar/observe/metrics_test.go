@@ -100,7 +100,7 @@ func TestPlanMetrics(t *testing.T) {
 	m.Breaker("static", "open", "closed", "open")
 	m.Serving(3, start)
 	m.Partitions(map[string]bool{"a": true, "b": false})
-	m.Advice(&policy.Advice{ReleaseGpus: 2, IdleShare: .3})
+	m.Advice(&policy.Advice{ReleaseGpus: 2, IdleShare: .3}, map[string]int{"T4": 3})
 	require.Subset(t, gathered(t, registry), []string{
 		`conch_plans_total{policy="static",result="applied"} 1`,
 		`conch_apply_step_failures_total{step="load"} 1`,
@@ -110,9 +110,10 @@ func TestPlanMetrics(t *testing.T) {
 		`conch_partition_up{partition="b"} 0`,
 		`conch_advice_gpus{action="allocate"} 0`,
 		`conch_advice_gpus{action="release"} 2`,
+		`conch_gpus_wanted{gpu_type="T4"} 3`,
 		`conch_gpu_idle_share 0.3`,
 	})
-	m.Advice(nil)
+	m.Advice(nil, nil)
 	for _, line := range gathered(t, registry) {
 		require.NotContains(t, line, "conch_advice")
 		require.NotContains(t, line, "idle_share")

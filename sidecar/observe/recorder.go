@@ -80,8 +80,8 @@ type Recorder struct {
 	models     atomic.Pointer[map[string]*model]
 	partitions atomic.Pointer[map[string]*partition]
 	add        sync.Mutex
-	// apps are *app by name.
-	apps sync.Map
+	// apps are *app by name, pipelines *pipeline by that of the ensemble.
+	apps, pipelines sync.Map
 }
 
 // New makes a recorder. Its collectors are registered with registry, unless
@@ -320,6 +320,12 @@ func (r *Recorder) SetModel(name, revision string, maxBatch int, declared *Line)
 func (r *Recorder) Forget(keepModels, keepPartitions []string) {
 	r.add.Lock()
 	defer r.add.Unlock()
+	r.pipelines.Range(func(name, _ any) bool {
+		if !slices.Contains(keepModels, name.(string)) {
+			r.pipelines.Delete(name)
+		}
+		return true
+	})
 	models := maps.Clone(*r.models.Load())
 	maps.DeleteFunc(models, func(name string, _ *model) bool {
 		gone := !slices.Contains(keepModels, name)

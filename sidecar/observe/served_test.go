@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/observe"
@@ -93,10 +94,10 @@ func TestAServersOwnBatchesAreTheProfileWhileItBatches(t *testing.T) {
 	db, err := bbolt.Open(filepath.Join(t.TempDir(), "state"), 0o600, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
-	require.NoError(t, r.Save(db))
+	require.NoError(t, r.Save(store.NewBolt(db)))
 	again := recorder(t)
 	again.SetModel("m", "r1", 8, nil)
-	require.NoError(t, again.Restore(db))
+	require.NoError(t, again.Restore(store.NewBolt(db)))
 	require.Empty(t, again.Unusable("m", "A100"))
 
 	// Conch batches from here on: its own executions count again, from the first.

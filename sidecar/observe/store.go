@@ -9,13 +9,12 @@ import (
 	"strconv"
 	"strings"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/observe/curve"
 )
 
-// bucket of the state file that holds what was learnt: model name to stored.
+// bucket of the store that holds what was learnt: model name to stored.
 const bucket = "observe.curves"
 
 // stored is a model's curves as they are kept across restarts.
@@ -30,9 +29,9 @@ type storedCurve struct {
 	curve.Stored
 }
 
-// Save writes what was learnt to db.
-func (r *Recorder) Save(db *bbolt.DB) error {
-	models := map[string][]byte{}
+// Save writes what was learnt to a store.
+func (r *Recorder) Save(to store.Store) error {
+	var models []store.Change
 	for _, m := range r.sorted() {
 		m.mu.Lock()
 		s := stored{Revision: m.revision}
@@ -47,55 +46,41 @@ func (r *Recorder) Save(db *bbolt.DB) error {
 		if err != nil {
 			return fmt.Errorf("profiles of %s: %w", m.name, err)
 		}
-		models[m.name] = text
+		models = append(models, store.Change{Bucket: bucket, Key: m.name, Value: text})
 	}
-	return db.Update(func(tx *bbolt.Tx) error {
-		b, err := tx.CreateBucketIfNotExists([]byte(bucket))
-		if err != nil {
-			return err
-		}
-		for name, text := range models {
-			if err := b.Put([]byte(name), text); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return to.Later(models...)
 }
 
 // Restore reads what was learnt about the present revision of the models that
 // SetModel named; call it after SetModel. What belongs to another revision is
 // left alone.
-func (r *Recorder) Restore(db *bbolt.DB) error {
-	return db.View(func(tx *bbolt.Tx) error {
-		b := tx.Bucket([]byte(bucket))
-		if b == nil {
-			return nil
+func (r *Recorder) Restore(from store.Store) error {
+	for _, m := range r.sorted() {
+		text, err := from.Get(bucket, m.name)
+		if err != nil {
+			return err
 		}
-		for _, m := range r.sorted() {
-			text := b.Get([]byte(m.name))
-			if text == nil {
-				continue
-			}
-			var s stored
-			if err := json.Unmarshal(text, &s); err != nil {
-				return fmt.Errorf("stored profiles of %s: %w; remove the state directory to start over", m.name, err)
-			}
-			m.mu.Lock()
-			if s.Revision == m.revision {
-				for _, c := range s.Curves {
-					// What was measured since is newer; a curve of an estimate alone has measured nothing.
-					at := class{c.GPUType, c.Share}
-					if have := m.classes[at]; have == nil || have.Changes() == 0 {
-						m.classes[at] = curve.Restore(c.Stored)
-						delete(m.believed, at)
-					}
+		if text == nil {
+			continue
+		}
+		var s stored
+		if err := json.Unmarshal(text, &s); err != nil {
+			return fmt.Errorf("stored profiles of %s: %w; remove the state directory to start over", m.name, err)
+		}
+		m.mu.Lock()
+		if s.Revision == m.revision {
+			for _, c := range s.Curves {
+				// What was measured since is newer; a curve of an estimate alone has measured nothing.
+				at := class{c.GPUType, c.Share}
+				if have := m.classes[at]; have == nil || have.Changes() == 0 {
+					m.classes[at] = curve.Restore(c.Stored)
+					delete(m.believed, at)
 				}
 			}
-			m.mu.Unlock()
 		}
-		return nil
-	})
+		m.mu.Unlock()
+	}
+	return nil
 }
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -46,6 +46,9 @@ type Explanation struct {
 	// snapshot; nil where nothing is known.
 	Expected *Performance `json:"expected,omitempty"`
 	Measured *Performance `json:"measured,omitempty"`
+	// Steps of an ensemble that Conch executes; nil for other models. Whole: it is an ensemble that is none of these.
+	Steps *Steps `json:"steps,omitempty"`
+	Whole bool   `json:"whole,omitempty"`
 }
 
 // Placement is one partition that serves the model.
@@ -107,7 +110,11 @@ func Explain(s *policy.Snapshot, p *policy.Plan, model string) (*Explanation, er
 	e := &Explanation{
 		Model: model, Policy: p.GetPolicy(), PolicyVersion: p.GetPolicyVersion(), Revision: s.GetRevision(),
 		SLOUS: m.GetSloUs(), Late: enumText(m.GetLate().String(), "LATE_POLICY_"), Rate: m.GetRate(), Burstiness: m.GetBurstiness(),
-		PassThroughReason: m.GetPassThroughReason(), Rules: ruleTexts(x.Rule(model)),
+		PassThroughReason: m.GetPassThroughReason(), Rules: ruleTexts(x.Rule(model)), Steps: steps(s, model),
+	}
+	e.Whole = e.Steps == nil && len(m.GetDependsOn()) > 0
+	if e.Steps != nil {
+		e.PassThroughReason = "" // its steps are batched
 	}
 	names := map[string]bool{model: true}
 	for _, r := range p.GetRecipes() {

@@ -24,6 +24,17 @@ func TestExplainText(t *testing.T) {
 	merged.Partitions[0].Instances = []*policy.Instance{policy.ModelInstance("g", 4)}
 	merged.Dispatch = []*policy.Dispatch{{Model: "g", Discipline: "eager"}}
 	merged.Reasons = []*policy.Reason{{Model: "g", Text: "they share a backbone"}}
+	s.Models = append(s.Models,
+		&policy.Model{Name: "faces", DependsOn: []string{"b", "c"}},
+		&policy.Model{Name: "street", SloUs: 100_000, Late: policy.LatePolicy_LATE_POLICY_DROP, Rate: 20, Burstiness: 1, DependsOn: []string{"a", "b", "c", "faces"}})
+	s.Pipelines = []*policy.Pipeline{{Name: "faces", SloUs: 100_000}, {Name: "street", SloUs: 100_000, Rate: 20}}
+	s.Statistics.WindowSeconds = 5
+	s.Statistics.Pipelines = []*policy.PipelineStatistics{{Pipeline: "street", Requests: 100, LatencyUs: 52_000, Steps: []*policy.StepStatistics{
+		{Model: "a", Rows: 1, QueueUs: 4000, ExecutionUs: 10_000, HandOverUs: 500, CriticalShare: 1},
+		{Model: "faces", After: []uint32{0}, Rows: 3.25, QueueUs: 12_000, ExecutionUs: 15_000, HandOverUs: 1500, CriticalShare: .9, TakenBytes: 150_528},
+		{Model: "b", After: []uint32{0}, Rows: 1, QueueUs: 1000, ExecutionUs: 6000, HandOverUs: 400, CriticalShare: .1, TakenBytes: 4096},
+		{Model: "c", After: []uint32{1, 2}, Rows: 1, ExecutionUs: 7000, HandOverUs: 300, CriticalShare: 1, TakenBytes: 80},
+	}}}
 	for _, test := range []struct {
 		golden, model string
 		plan          *policy.Plan
@@ -34,6 +45,9 @@ func TestExplainText(t *testing.T) {
 		{"explain_refused.txt", "a", refused},
 		{"explain_merged.txt", "a", merged},
 		{"explain_no_plan.txt", "a", nil},
+		{"explain_ensemble.txt", "street", answer()},
+		{"explain_ensemble_idle.txt", "faces", answer()},
+		{"explain_ensemble_whole.txt", "e", answer()},
 	} {
 		t.Run(test.golden, func(t *testing.T) {
 			e, err := plan.Explain(s, test.plan, test.model)

@@ -26,7 +26,7 @@ func (e *Explanation) Text() string {
 	}
 	fmt.Fprintf(&b, "plan %d by %s %s\n", e.Revision, e.Policy, e.PolicyVersion)
 	if e.PassThroughReason != "" {
-		fmt.Fprintf(&b, "passed through one by one: %s\n", e.PassThroughReason)
+		fmt.Fprintf(&b, "not batched: %s\n", e.PassThroughReason)
 	}
 	if e.Discipline != "" {
 		fmt.Fprintf(&b, "dispatched: %s\n", e.Discipline)
@@ -48,6 +48,10 @@ func (e *Explanation) Text() string {
 	}
 	e.Expected.write(&b, "expected")
 	e.Measured.write(&b, "measured")
+	e.Steps.write(&b)
+	if e.Whole {
+		fmt.Fprintf(&b, "steps: their times are not measured; tritonctl model get %s says who executes them\n", e.Model)
+	}
 	return b.String()
 }
 
@@ -65,6 +69,7 @@ func (p *Placement) write(b *strings.Builder, e *Explanation) {
 	}
 	b.WriteString("\n")
 	switch q := p.Profile; {
+	case q == nil && e.Steps != nil: // its steps are batched by theirs
 	case q == nil:
 		b.WriteString("    no profile yet: requests are forwarded at once\n")
 	case !q.Usable:

@@ -278,6 +278,9 @@ func TestValidate(t *testing.T) {
 
 		// At 60% of an A100 a row of a takes 6.7 ms, in any batch.
 		{"rate that the profile allows", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[0].Instances[0].Rate = 149 }, nil},
+		{"rate beyond the profile on a share of a server that runs two batches at once on all of it", func(s *policy.Snapshot, p *policy.Plan) {
+			p.Partitions[0].Instances[0].Rate, s.Nodes[0].Gpus[0].Executions = 160, 2
+		}, []plan.Code{plan.CodeCapacity}},
 		{"rate beyond the profile", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[0].Instances[0].Rate = 160 }, []plan.Code{plan.CodeCapacity}},
 		{"rates that are too much together", func(_ *policy.Snapshot, p *policy.Plan) {
 			p.Partitions[0].Instances[0].Rate = 100

@@ -32,7 +32,7 @@ type Host struct {
 	closed bool
 	inUse  *inUse
 	good   *policy.Plan
-	// states are the policies' own, by name and version, where Options.State is nil.
+	// states are what policies have left for their next snapshot, by name and version.
 	states map[string][]byte
 	// listed is the latest list of the built-in policies.
 	listed listed
@@ -305,9 +305,6 @@ func needs(unmet []string) error {
 // state is what the latest answer of the policy's name and version left.
 func (h *Host) state(u *inUse) []byte {
 	key := u.description.GetName() + "@" + u.description.GetVersion()
-	if h.o.State != nil {
-		return h.o.State.PolicyState(key)
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.states[key]
@@ -321,10 +318,6 @@ func (h *Host) keepState(u *inUse, state []byte) {
 		return
 	}
 	key := u.description.GetName() + "@" + u.description.GetVersion()
-	if h.o.State != nil {
-		h.o.State.SetPolicyState(key, state)
-		return
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.states == nil {

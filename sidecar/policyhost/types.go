@@ -50,9 +50,6 @@ type Options struct {
 	// Evaluator answers what policies ask with policy.Host.Evaluate; nil: nothing is
 	// evaluated, and a snapshot's evaluations are 0.
 	Evaluator Evaluator
-	// State keeps what policies leave for their next snapshot; nil: this host keeps
-	// it, and it ends with it.
-	State StateStore
 	// Now is the clock of back-off and breaker; default time.Now.
 	Now func() time.Time
 	// Logger gets the host's own lines and those of the policy; default: none.
@@ -82,13 +79,6 @@ type Options struct {
 	// BreakerOpen is how long it stays open before one trial; doubled with every
 	// failed trial up to BreakerOpenMax; default 30s and 10 minutes.
 	BreakerOpen, BreakerOpenMax time.Duration
-}
-
-// StateStore keeps Plan.policy_state of the latest answer, by "NAME@VERSION" of
-// the policy. Its methods may be called by several goroutines.
-type StateStore interface {
-	PolicyState(policy string) []byte
-	SetPolicyState(policy string, state []byte)
 }
 
 // EventKind is what happened, a stable word for metrics and the API.

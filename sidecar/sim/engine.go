@@ -63,7 +63,11 @@ type engine struct {
 	plans   planning
 	collect collector
 	lost    []*request // scratch
-	err     error      // found in a callback; ends the run
+	// pipelines are in the order of the world; over are steps that a batch has ended, orphans those whose requests are over.
+	pipelines []*pipeline
+	over      []*request // scratch
+	orphans   []*request
+	err       error // found in a callback; ends the run
 }
 
 // model is a model of the snapshot.
@@ -81,6 +85,7 @@ type model struct {
 	jitter, delay *rand.Rand
 	margin        forecast.Margin
 	observed      observed
+	pace          pace
 	counts        counts
 }
 
@@ -92,6 +97,9 @@ type request struct {
 	sent, due queue.Time
 	// retried is true if a partition was lost under it once already.
 	retried bool
+	// flow is the pipeline's request whose step it is; nil: it is none.
+	flow *flow
+	step int
 }
 
 func newEngine(ctx context.Context, w *World) *engine {
@@ -165,6 +173,7 @@ func (e *engine) start() error {
 	if err := e.firstPlan(); err != nil {
 		return err
 	}
+	e.addPipelines()
 	if err := e.scheduleFailures(); err != nil {
 		return err
 	}
@@ -202,6 +211,9 @@ func (e *engine) run() error {
 			break
 		}
 		e.now = next
+		if len(e.orphans) > 0 {
+			e.discard()
+		}
 		switch next {
 		case event:
 			e.fire(e.timers.heap[0])
@@ -233,8 +245,12 @@ func (e *engine) at(when queue.Time, do func()) {
 }
 
 func (e *engine) arrive(a *workload.Arrival) {
-	if a.Model < 0 || int(a.Model) >= len(e.models) {
-		e.err = fmt.Errorf("%w: a request of model %d arrives, there are %d", ErrWorld, a.Model, len(e.models))
+	if a.Model < 0 || int(a.Model) >= len(e.models)+len(e.pipelines) {
+		e.err = fmt.Errorf("%w: a request of model %d arrives, there are %d and %d pipelines", ErrWorld, a.Model, len(e.models), len(e.pipelines))
+		return
+	}
+	if i := int(a.Model) - len(e.models); i >= 0 {
+		e.begin(e.pipelines[i], a)
 		return
 	}
 	m := e.models[a.Model]
@@ -282,13 +298,17 @@ func (e *engine) request(m *model) *request {
 	last := len(e.free) - 1
 	r := e.free[last]
 	e.free = e.free[:last]
-	r.model, r.retried = m, false
+	r.model, r.retried, r.flow = m, false, nil
 	return r
 }
 
 // answer ends a request.
 func (e *engine) answer(r *request, o outcome) {
 	e.inFlight--
+	if r.flow != nil {
+		e.answerStep(r, o)
+		return
+	}
 	e.collect.answered(e, r, o)
 	e.free = append(e.free, r)
 }

@@ -137,16 +137,31 @@ func (e *engine) complete(p *partition) {
 	if b := p.batch; e.w.Knowledge == LearnDelays && b.Finish > b.Start {
 		e.byID[b.Model].margin.Add((e.now - b.Finish - queue.Time(forecast.ResponseBudget)).Duration(), e.now)
 	}
-	for _, q := range p.batch.Requests {
-		r, o := q.Owner.(*request), good
-		if e.now+queue.Time(e.w.Delays.Reply) > r.due {
-			o = tooLate
+	result := func(r *request, reply queue.Time) outcome {
+		if e.now+reply > r.due {
+			return tooLate
 		}
-		e.answer(r, o)
+		return good
+	}
+	b := p.batch
+	for _, q := range b.Requests {
+		r := q.Owner.(*request)
+		if r.flow != nil {
+			r.model.pace.wait.add(e.now, b.Start-r.Arrival)
+			r.model.pace.execution.Add((e.now - b.Start).Duration())
+			e.over = append(e.over, r)
+			continue
+		}
+		e.answer(r, result(r, queue.Time(e.w.Delays.Reply)))
 	}
 	e.vacate(p)
 	e.sched.Complete(e.now, p.id)
 	e.remove(p)
+	// What follows a step begins when the queue is through with the batch: its requests are used again.
+	for _, r := range e.over {
+		e.answer(r, result(r, 0))
+	}
+	e.over = e.over[:0]
 }
 
 // vacate forgets the batch; the queue may give the partition the next one at once.

@@ -347,6 +347,10 @@ func (e *engine) snapshot(observed bool) *policy.Snapshot {
 		stats.QueuedRequests = uint64(queued)
 		s.Statistics.Models = append(s.Statistics.Models, stats)
 	}
+	for i, p := range e.pipelines {
+		sum, covered := p.observed.total(e.now)
+		s.Pipelines[i].Rate = float64(sum.requests) / covered
+	}
 	for _, part := range e.plans.current.GetPartitions() {
 		p := e.inUse[part.GetId()]
 		s.Statistics.Partitions = append(s.Statistics.Partitions, &policy.PartitionStatistics{

@@ -27,7 +27,9 @@ type Result struct {
 	// Latency is of all models' answered requests.
 	Latency Latency `json:"latency"`
 	// Models and Partitions are in the order of the snapshot and of when they were first in force.
-	Models     []ModelResult     `json:"models"`
+	Models []ModelResult `json:"models"`
+	// Pipelines are in the order of the world. What their steps were counts in Batches of the models and not in their requests.
+	Pipelines  []PipelineResult  `json:"pipelines,omitempty"`
 	Partitions []PartitionResult `json:"partitions"`
 	GPUs       []GPUResult       `json:"gpus"`
 	// History is from time 0 to the end of arrivals, warm-up included.
@@ -195,11 +197,14 @@ type Event struct {
 	Text string    `json:"text"`
 }
 
-// WorstBadRate is that of the model that fares worst, of those that had requests.
+// WorstBadRate is that of the model or pipeline that fares worst, of those that had requests.
 func (r *Result) WorstBadRate() float64 {
 	worst := 0.0
 	for i := range r.Models {
 		worst = max(worst, r.Models[i].BadRate)
+	}
+	for i := range r.Pipelines {
+		worst = max(worst, r.Pipelines[i].BadRate)
 	}
 	return worst
 }
@@ -219,6 +224,12 @@ func (e *engine) result() *Result {
 		r.Models[i] = m.result(r.Seconds)
 		r.Total.add(r.Models[i].Totals)
 		all.Merge(&m.counts.latency)
+	}
+	for _, p := range e.pipelines {
+		result := p.result(r.Seconds)
+		r.Pipelines = append(r.Pipelines, result)
+		r.Total.add(result.Totals)
+		all.Merge(&p.latency)
 	}
 	r.Latency = latencyOf(&all)
 	r.Total.rates(r.Seconds)
@@ -349,6 +360,9 @@ func (r *Result) String() string {
 	fmt.Fprintf(&b, "%-24s %10s %10s %8s %10s %10s %8s\n", "MODEL", "RATE", "GOODPUT", "BAD", "P99", "SLO", "BATCH")
 	for _, m := range r.Models {
 		fmt.Fprintf(&b, "%-24s %10.1f %10.1f %7.2f%% %8.2fms %8.2fms %8.1f\n", m.Name, m.Rate, m.Goodput, 100*m.BadRate, m.Latency.P99Us/1e3, float64(m.SLOUs)/1e3, m.MeanBatch)
+	}
+	for _, p := range r.Pipelines {
+		fmt.Fprintf(&b, "%-24s %10.1f %10.1f %7.2f%% %8.2fms %8.2fms %8s\n", p.Name, p.Rate, p.Goodput, 100*p.BadRate, p.Latency.P99Us/1e3, float64(p.SLOUs)/1e3, "")
 	}
 	t := r.Total
 	fmt.Fprintf(&b, "%-24s %10.1f %10.1f %7.2f%%\n", "total", t.Rate, t.Goodput, 100*math.Max(0, t.BadRate))

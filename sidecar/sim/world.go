@@ -30,7 +30,9 @@ type World struct {
 	Policy Policy
 	// Replan says when Policy is asked again.
 	Replan Replan
-	// Streams are the arrivals; Arrival.Model is the model's index in Snapshot.Models.
+	// StepDeadlines says how the deadlines of the steps of the snapshot's pipelines follow from theirs.
+	StepDeadlines StepDeadlines
+	// Streams are the arrivals; Arrival.Model is the model's index in Snapshot.Models, or that of a pipeline after the last model.
 	Streams []workload.Stream
 	// Duration is how long requests arrive. Those that arrive before Warmup do not count. What is queued at the end is still served, for at
 	// most Drain (0: a minute).
@@ -154,12 +156,17 @@ func (w *World) check() error {
 		return wrong("jitter %g is not from 0 to 1", w.Jitter)
 	case w.Delays.Request < 0 || w.Delays.Reply < 0 || w.Delays.Control < 0 || w.Delays.DataPerRow < 0 || w.Delays.Response < 0 || w.Delays.Jitter < 0:
 		return wrong("a delay is below 0")
+	case w.StepDeadlines > StepsAtEnd:
+		return wrong("there is no rule %d for the deadlines of steps", w.StepDeadlines)
 	case w.Knowledge > LearnDelays:
 		return wrong("there is no knowledge %d", w.Knowledge)
 	case w.Breakdowns.Between < 0 || w.Breakdowns.Repair < 0 || w.Breakdowns.Between > 0 && w.Breakdowns.Repair == 0:
 		return wrong("breakdowns need a time between them and a time of repair above 0")
 	case w.Bins < 0 || w.Bins > 1e6 || w.Timeline.Max < 0:
 		return wrong("%d bins and %d batches of timeline", w.Bins, w.Timeline.Max)
+	}
+	if err := w.Snapshot.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrWorld, err)
 	}
 	for i, f := range w.Failures {
 		if (f.GPU == "") == (f.Partition == "") || f.At < 0 || f.For < 0 {

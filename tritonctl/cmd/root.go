@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/internal/usage"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/cmd/advise"
@@ -24,6 +25,7 @@ import (
 	"github.com/conch-serving/conch/tritonctl/cmd/logs"
 	"github.com/conch-serving/conch/tritonctl/cmd/merge"
 	"github.com/conch-serving/conch/tritonctl/cmd/model"
+	"github.com/conch-serving/conch/tritonctl/cmd/node"
 	"github.com/conch-serving/conch/tritonctl/cmd/partition"
 	"github.com/conch-serving/conch/tritonctl/cmd/plan"
 	"github.com/conch-serving/conch/tritonctl/cmd/policy"
@@ -73,8 +75,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 			if f.Timeout < 0 {
 				return fmt.Errorf("%w: --timeout %v is negative", factory.ErrUsage, f.Timeout)
 			}
-			if err := c.ValidateFlagGroups(); err != nil { // cobra's own check comes later, and its errors are of no kind
-				return fmt.Errorf("%w: %w", factory.ErrUsage, err)
+			if err := usage.Flags(c, factory.ErrUsage); err != nil {
+				return err
 			}
 			c.SetContext(f.Bound(c.Context()))
 			return nil
@@ -87,53 +89,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 	root.PersistentFlags().DurationVar(&f.Timeout, "timeout", 0, "give up after this time, such as 30s (default: wait)")
 	root.PersistentFlags().BoolVarP(&f.Yes, "yes", "y", false, "confirm beforehand what disturbs requests or changes what serves")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", factory.ErrUsage, err) })
-	root.AddCommand(repo.New(f), model.New(f), partition.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), logs.New(f), version.New(f),
+	root.AddCommand(repo.New(f), model.New(f), partition.New(f), plan.New(f), policy.New(f), gpu.New(f), node.New(f), release.New(f), events.New(f), logs.New(f), version.New(f),
 		simulate.New(f), record.New(f), replay.New(f), top.New(f), ui.New(f), advise.New(f), estimate.New(f), calibrate.New(f), merge.New(f))
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
 	root.SetErr(f.Err)
-	markUsage(root)
+	usage.Mark(root, factory.ErrUsage)
 	return root
-}
-
-// markUsage lets Run tell a wrong argument from a failed command, which cobra
-// does not, and a misspelt command of a group from a question for its help.
-func markUsage(c *cobra.Command) {
-	if check := c.Args; check != nil {
-		c.Args = func(c *cobra.Command, args []string) error {
-			if err := check(c, args); err != nil {
-				if !c.HasSubCommands() && check(c, nil) == nil && check(c, args[:1]) != nil { // cobra calls it an unknown command
-					err = fmt.Errorf("%s takes no arguments, and got %q", c.CommandPath(), args)
-				}
-				return fmt.Errorf("%w: %w; it is %s", factory.ErrUsage, err, c.UseLine())
-			}
-			return nil
-		}
-	}
-	if c.HasSubCommands() && !c.Runnable() {
-		c.Args = cobra.ArbitraryArgs
-		c.RunE = func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return c.Help()
-			}
-			return fmt.Errorf("%w: %s has no command %q; it has: %s", factory.ErrUsage, c.CommandPath(), args[0], strings.Join(names(c), ", "))
-		}
-	}
-	for _, child := range c.Commands() {
-		markUsage(child)
-	}
-}
-
-// names lists the commands of a group.
-func names(c *cobra.Command) []string {
-	var all []string
-	for _, child := range c.Commands() {
-		if child.IsAvailableCommand() {
-			all = append(all, child.Name())
-		}
-	}
-	return all
 }
 
 // Run executes args and gives the exit code.

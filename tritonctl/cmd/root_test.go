@@ -38,6 +38,8 @@ func TestTheExitCodeSaysWhoseFaultItWas(t *testing.T) {
 		{name: "no such directory", args: []string{"repo", "validate", "/nowhere"}, want: cmd.ExitUsage},
 		{name: "no directory", args: []string{"repo", "validate", "/dev/null"}, want: cmd.ExitUsage},
 		{name: "no such scenario", args: []string{"simulate", "/nowhere"}, want: cmd.ExitUsage},
+		{name: "no such model to estimate", args: []string{"estimate", "/nowhere"}, want: cmd.ExitUsage},
+		{name: "no such directory to estimate", args: []string{"estimate", "--all", "/nowhere"}, want: cmd.ExitUsage},
 		{name: "no such trace", args: []string{"replay", "/nowhere"}, want: cmd.ExitUsage},
 		{name: "unknown format", args: []string{"model", "ls", "-o", "xml"}, want: cmd.ExitUsage},
 		{name: "nobody there", args: []string{"model", "ls"}, address: "unix:///nowhere/admin.sock", want: cmd.ExitUnreachable},

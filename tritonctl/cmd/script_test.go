@@ -81,7 +81,7 @@ func TestScripts(t *testing.T) {
 func handler(conch admin.API) http.Handler {
 	silent := slog.New(slog.DiscardHandler)
 	sources := admin.Sources(conch)
-	for _, none := range []api.Topic{api.TopicRequests, api.TopicWaiting} { // they come from the request path
+	for _, none := range []api.Topic{api.TopicRequests, api.TopicMinutes, api.TopicWaiting} { // they come from the request path
 		sources = append(sources, watch.Source{Topic: none, State: func() ([]watch.Object, error) { return nil, nil }})
 	}
 	return admin.NewHandler(conch, watch.New(watch.Options{Sources: sources, Epoch: "e", Period: 20 * time.Millisecond, Now: time.Now, Logger: silent}), silent)
@@ -99,6 +99,8 @@ type world struct {
 	mended   bool
 	// collected: old revisions are gone.
 	collected bool
+	// released: the attached servers were given back.
+	released bool
 }
 
 func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
@@ -148,7 +150,7 @@ func conditions(holds api.ConditionType, message string) []api.Condition {
 
 func (w *world) GPUs(ctx context.Context) ([]api.GPU, error) {
 	partitions, err := w.Partitions(ctx)
-	return []api.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Cordon: w.cordon, Partitions: partitions[:1]}, {ID: "gpu1", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: partitions[1:2]}}, err
+	return []api.GPU{{ID: "gpu0", Node: "a", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Cordon: w.cordon, Partitions: partitions[:1]}, {ID: "gpu1", Node: "b", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: partitions[1:2]}}, err
 }
 
 func (w *world) Partitions(context.Context) ([]api.Partition, error) {
@@ -191,6 +193,20 @@ func (w *world) Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResu
 		out.Diff = &api.Diff{FromRevision: w.revision, Text: "- gpu0: 100% of gpu0 (drain, then stop)\n    - counter\n"}
 	}
 	return out, err
+}
+
+func (w *world) Release(_ context.Context, r api.ReleaseRequest) (api.ReleaseResult, error) {
+	out := api.ReleaseResult{DryRun: r.DryRun, Mode: "control"}
+	if !w.released {
+		out.Changes = []api.Released{{Endpoint: "localhost:8001", Model: "resnet", Change: "dynamic_batching as before"}}
+	}
+	if !r.DryRun && !r.Undo {
+		w.released, out.Mode = true, "observe"
+	}
+	if r.Undo {
+		w.released, out.Changes = false, nil
+	}
+	return out, nil
 }
 
 func (w *world) Restart(ctx context.Context, r api.RestartRequest) (api.Partition, error) {
@@ -339,6 +355,12 @@ func (w *world) Calibrate(_ context.Context, r api.CalibrateRequest, progress fu
 		return api.Calibrated{GPUType: "A100", Shares: []api.CalibratedShare{{ThreadPercentage: 50, Batches: []api.MeasuredBatch{{Rows: 4, Seconds: .009, Repeats: 8}}}}}, nil
 	}
 	return api.Calibrated{GPUType: "A100", Server: "triton 2.51", Measurements: 180, Median: .06, P90: .2, Bundle: json.RawMessage(`{"version":1}`)}, nil
+}
+
+// VerifyMerge finds that any two models are what their merge is.
+func (w *world) VerifyMerge(_ context.Context, r api.MergeVerifyRequest, progress func(api.MergeProgress)) (api.MergeVerified, error) {
+	progress(api.MergeProgress{Done: 3, All: 16, What: "batch of 2 and 3 rows"})
+	return api.MergeVerified{Members: r.Members, Runner: "triton 2.51", Runs: 16, MaxDifference: 1e-7, Bound: r.Bound, SharedBytes: 3 << 20, MergedBytes: 5 << 20, SeparateBytes: 8 << 20}, nil
 }
 
 // Snapshot is counter alone, with a measured profile, at rate requests per second.

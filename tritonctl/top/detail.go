@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/tritonctl/conditions"
 )
 
 // detail is all that there is to see of one row, as lines: a heading, then names and values. ok is false where the thing is gone.
@@ -79,14 +80,21 @@ func modelLines(s *State, m api.Model) []string {
 	l.add("state", strings.TrimSuffix(string(m.State)+": "+m.StateReason, ": "))
 	l.add("traffic", fmt.Sprintf("%s req/s, %s good, %s bad, burstiness %s", decimal(m.Rate), decimal(m.Goodput), percent(m.BadRate), decimal(m.Burstiness)))
 	l.add("latency", fmt.Sprintf("p50 %s, p99 %s, SLO %s (late requests: %s)", milliseconds(m.LatencyP50Seconds), milliseconds(m.LatencyP99Seconds), milliseconds(m.SLOSeconds), m.Late))
-	if i := slices.IndexFunc(s.Requests, func(r api.ModelRequests) bool { return r.Model == m.Name }); i >= 0 {
-		l.add("in time", inTime(s.Requests[i]))
-		l.add("otherwise", outcomes(s.Requests[i].Now))
-		l.add("time spent", spent(s.Requests[i].Now.Spent))
+	r := requestsOf(s, m.Name)
+	l.add("in time", inTime(r))
+	drawn := lastHour(s, m.Name, hour)
+	if drawn != "unknown" {
+		drawn += "\n" + hourLegend
 	}
+	l.add("minutes", drawn)
+	l.add("otherwise", outcomes(r.Now))
+	l.add("time spent", spent(r.Now.Spent))
 	l.add("waiting", waits(waitingFor(s, m.Name)))
 	l.add("batches", fmt.Sprintf("%s rows on average, %d at the most, discipline %s", decimal(m.MeanBatch), m.MaxBatchSize, m.Discipline))
 	l.add("not batched", m.PassThroughReason)
+	if m.EnsembleSteps > 0 {
+		l.add("ensemble", fmt.Sprintf("conch executes its %d steps, each batched with its model's other requests", m.EnsembleSteps))
+	}
 	l.add("partitions", strings.Join(m.Partitions, " "))
 	l.add("versions", strings.Join(m.Versions, " "))
 	l.add("revision", m.Revision[:min(12, len(m.Revision))])
@@ -147,6 +155,7 @@ func gpuLines(g api.GPU) []string {
 	l.add("node", g.Node)
 	l.add("type", g.Type)
 	l.add("memory", gib(g.MemoryBytes))
+	l.add("memory in use", map[bool]string{true: "unknown: the GPU is emulated", false: "unknown: Conch does not measure it"}[g.Emulated])
 	l.add("shares", map[bool]string{true: "enforced by MPS", false: "not enforced"}[g.SharesEnforced])
 	if g.Emulated {
 		l.add("emulated", "yes")
@@ -163,7 +172,7 @@ func gpuLines(g api.GPU) []string {
 
 func partitionLines(p api.Partition) []string {
 	var l list
-	l.add("share", fmt.Sprintf("%d%% of %s, rank %d", p.ThreadPercentage, p.GPU, p.Rank))
+	l.add("share", fmt.Sprintf("%s of %s, rank %d", conditions.Share(p), p.GPU, p.Rank))
 	l.add("not enforced", p.ShareReason)
 	l.add("busy", whole(p.BusyShare))
 	up := "up"

@@ -71,6 +71,14 @@ func world() *top.State {
 			Spent: &api.Spent{Wait: .0031, Gather: .0012, Execute: .0098, Conch: .00002}},
 		Hour: api.Attainment{Seconds: 3600, Requests: 2_924_640, InTime: 2_920_000},
 	}}
+	// Of bert nothing was measured for half an hour, and nothing of the others; conch has been running for 50 minutes.
+	for back := 50; back > 0; back-- {
+		m := api.Minute{Start: at(0).Unix() - int64(back)*60, Models: map[string]api.Counted{"resnet50": {1000, 998}}}
+		if back <= 30 {
+			m.Models["bert"] = api.Counted{200, 200 - uint64(back)} //nolint:gosec // not negative
+		}
+		s.Minutes = append(s.Minutes, m)
+	}
 	s.Models[3].StateReason, s.Models[4].StateReason = "0/3 partitions: 3 memory", "libtorch.so: cannot open shared object file"
 	return s
 }
@@ -131,15 +139,19 @@ func TestScreens(t *testing.T) {
 		{"nobody", 80, 8, []any{top.Lost{Err: errors.New("unix:///run/conch/admin.sock: no such file")}}},
 		{"models", 80, 16, []any{top.Changed{State: world()}}},
 		{"models-sorted", 80, 12, []any{top.Changed{State: world()}, "ss"}},
+		{"models-hour", 100, 12, []any{top.Changed{State: world()}}},
 		{"models-narrow", 50, 12, []any{top.Changed{State: world()}}},
 		{"models-wide", 120, 12, []any{top.Changed{State: world()}}},
 		{"models-few-lines", 80, 8, []any{top.Changed{State: world()}, "G"}},
 		{"filter", 80, 12, []any{top.Changed{State: world()}, "/bert", key(tea.KeyEnter)}},
-		{"filter-typing", 80, 12, []any{top.Changed{State: world()}, "/nox", key(tea.KeyBackspace)}},
+		{"filter-typing", 80, 12, []any{top.Changed{State: world()}, "/zzx", key(tea.KeyBackspace)}},
 		{"gpus", 80, 14, []any{top.Changed{State: world()}, "2"}},
+		{"gpu", 80, 20, []any{top.Changed{State: world()}, "2", key(tea.KeyEnter)}},
 		{"waiting", 80, 12, []any{top.Changed{State: world()}, "3", top.Changed{State: later}}},
 		{"events", 80, 12, []any{top.Changed{State: world()}, "4"}},
 		{"model", 80, 20, []any{top.Changed{State: world()}, "jjj", key(tea.KeyEnter)}},
+		{"model-measured-in-part", 80, 20, []any{top.Changed{State: world()}, "jj", key(tea.KeyEnter)}},
+		{"model-unmeasured", 80, 20, []any{top.Changed{State: world()}, "jjjj", key(tea.KeyEnter)}},
 		{"partition", 80, 16, []any{top.Changed{State: world()}, "2Gk", key(tea.KeyEnter)}},
 		{"event", 80, 14, []any{top.Changed{State: world()}, "4j", key(tea.KeyEnter)}},
 		{"gone", 80, 10, []any{top.Changed{State: world()}, key(tea.KeyEnter), top.Changed{State: &top.State{}}}},

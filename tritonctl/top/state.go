@@ -20,6 +20,8 @@ type State struct {
 	// Requests are what became of each model's requests, Waiting what waits for a model; a model of which none waits is not there.
 	Requests []api.ModelRequests `json:"requests"`
 	Waiting  []api.ModelWaiting  `json:"waiting"`
+	// Minutes of the last hour that have ended, oldest first.
+	Minutes []api.Minute `json:"minutes"`
 	// Events are the last ones, oldest first.
 	Events []api.Event `json:"events"`
 }

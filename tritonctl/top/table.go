@@ -213,6 +213,9 @@ func clean(text string) string {
 	}, text)
 }
 
+// blocks are the heights that are drawn, from the lowest.
+var blocks = []rune("▁▂▃▄▅▆▇█")
+
 // spark is the last values as blocks, so many wide. Top is the value of a full block; 0 takes the largest of them.
 func spark(values []float64, width int, top float64) string {
 	values = values[max(0, len(values)-width):]
@@ -221,7 +224,6 @@ func spark(values []float64, width int, top float64) string {
 			top = max(top, v)
 		}
 	}
-	blocks := []rune("▁▂▃▄▅▆▇█")
 	var b strings.Builder
 	b.WriteString(strings.Repeat(" ", width-len(values)))
 	for _, v := range values {

@@ -30,7 +30,7 @@ func (t tab) String() string { return [...]string{"Models", "GPUs", "Waiting", "
 func lists() [tabs]table {
 	return [tabs]table{
 		models: {by: 4, down: true, columns: []column{
-			{"MODEL", 0, false}, {"STATE", 8, false}, {"REQ/S", 8, true}, {"", 10, false}, {"BAD", 7, true}, {"P99", 8, true}, {"SLO", 8, true}, {"WAIT", 6, true},
+			{"MODEL", 0, false}, {"STATE", 8, false}, {"REQ/S", 8, true}, {"", 10, false}, {"BAD", 7, true}, {"P99", 8, true}, {"SLO", 8, true}, {"WAIT", 6, true}, {"LAST HOUR", 12, false},
 		}},
 		gpus: {columns: []column{
 			{"GPU", 14, false}, {"SHARE", 13, false}, {"BUSY", 5, true}, {"", 10, false}, {"STATE", 11, false}, {"SERVES", 0, false},
@@ -74,7 +74,7 @@ func modelRows(s *State, h history) (all []row) {
 		rate := h[rateOf(m.Name)]
 		all = append(all, row{key: m.Name, cells: []cell{
 			text(m.Name), state(m), number(m.Rate, decimal(m.Rate), plain), {text: spark(rate, 10, 0), sort: m.Rate, tone: soft},
-			badness(m), latency(m), number(m.SLOSeconds, milliseconds(m.SLOSeconds), soft), count(m.Queued),
+			badness(m), latency(m), number(m.SLOSeconds, milliseconds(m.SLOSeconds), soft), count(m.Queued), hourly(s, m.Name),
 		}})
 	}
 	return all
@@ -199,6 +199,14 @@ func waitingRows(s *State, h history) (all []row) {
 		}})
 	}
 	return all
+}
+
+// requestsOf is what became of a model's requests.
+func requestsOf(s *State, model string) api.ModelRequests {
+	if i := slices.IndexFunc(s.Requests, func(r api.ModelRequests) bool { return r.Model == model }); i >= 0 {
+		return s.Requests[i]
+	}
+	return api.ModelRequests{Model: model}
 }
 
 // waitingFor is what waits for a model.

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/estimator/calibrate"
@@ -94,7 +95,10 @@ func (r *Runner) Load(ctx context.Context, m calibrate.Model, file []byte) error
 	}
 	parameters["config"] = &pb.ModelRepositoryParameter{ParameterChoice: &pb.ModelRepositoryParameter_StringParam{StringParam: string(text)}}
 	_, err = r.client.Stub.RepositoryModelLoad(ctx, &pb.RepositoryModelLoadRequest{ModelName: r.model(m), Parameters: parameters})
-	if err != nil {
+	switch {
+	case err != nil && strings.Contains(err.Error(), "unable to find backend library for backend 'onnxruntime'"):
+		return fmt.Errorf("this tritonserver has no onnxruntime backend; measure with one that has it, or on the CPU with --python: %w", err)
+	case err != nil:
 		return fmt.Errorf("load into the server (its model control must be explicit): %w", err)
 	}
 	return nil

@@ -4,45 +4,37 @@
 package server_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/estimator/calibrate"
 	"github.com/conch-serving/conch/estimator/calibrate/server"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/rig"
 )
 
-type machineClock struct{}
-
-func (machineClock) Now() time.Time { return time.Now() }
-
-func (machineClock) Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// A real tritonserver takes models with the call that loads them, and counts what an execution computed.
-func TestMicroModelsRunOnARealTriton(t *testing.T) {
+// dial starts a real tritonserver on an empty repository.
+func dial(t *testing.T, o server.Options) *server.Runner {
+	t.Helper()
 	program := os.Getenv("CONCH_TRITONSERVER")
 	if _, err := os.Stat(program); program == "" || err != nil {
 		t.Skip("CONCH_TRITONSERVER names no tritonserver: make test sets it")
 	}
 	triton, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: program, Repository: t.TempDir()})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, triton.Close()) }()
-	runner, err := server.Dial(t.Context(), triton.GRPC, server.Options{Python: true, CPU: true})
+	t.Cleanup(func() { require.NoError(t, triton.Close()) })
+	runner, err := server.Dial(t.Context(), triton.GRPC, o)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, runner.Close()) }()
+	t.Cleanup(func() { require.NoError(t, runner.Close()) })
+	return runner
+}
 
+// A real tritonserver takes models with the call that loads them, and counts what an execution computed.
+func TestMicroModelsRunOnARealTriton(t *testing.T) {
+	runner := dial(t, server.Options{Python: true, CPU: true})
 	var some []calibrate.Model
 	for _, m := range calibrate.Micros() {
 		if m.Name == "null_1" || m.Name == "conv_64_32_3_1" {
@@ -50,7 +42,7 @@ func TestMicroModelsRunOnARealTriton(t *testing.T) {
 		}
 	}
 	require.Len(t, some, 2)
-	o := calibrate.Options{State: filepath.Join(t.TempDir(), "state.json"), Runs: 3, Clock: machineClock{}}
+	o := calibrate.Options{State: filepath.Join(t.TempDir(), "state.json"), Runs: 3, Clock: clock.Interruptible{}}
 	state, err := calibrate.Measure(t.Context(), runner, some, o)
 	require.NoError(t, err)
 	require.Contains(t, state.Server, "python, ONNX Runtime")
@@ -67,4 +59,15 @@ func TestMicroModelsRunOnARealTriton(t *testing.T) {
 	again, err := calibrate.Measure(t.Context(), runner, some, o)
 	require.NoError(t, err)
 	require.Equal(t, state.Results, again.Results, "the state file has everything: nothing is measured again")
+}
+
+// A server without the backend that runs graphs says so in its own words, which name no way out.
+func TestAServerWithoutTheBackend(t *testing.T) {
+	runner := dial(t, server.Options{CPU: true})
+	o := calibrate.Options{State: filepath.Join(t.TempDir(), "state.json"), Runs: 3, Clock: clock.Interruptible{}}
+	_, err := calibrate.Measure(t.Context(), runner, calibrate.Micros()[:1], o)
+	if err == nil {
+		t.Skip("this tritonserver has the onnxruntime backend")
+	}
+	require.ErrorContains(t, err, "this tritonserver has no onnxruntime backend; measure with one that has it, or on the CPU with --python")
 }

@@ -16,7 +16,7 @@ const gib = 1 << 30
 
 // Snapshots makes worlds of up to two nodes with four GPUs each and eight
 // models: memory that is unknown, ample or too little, GPUs that may not be
-// used, ensembles, profiles that are usable or not, orders of the operator that
+// used, ensembles, pipelines, profiles that are usable or not, orders of the operator that
 // contradict each other, and a plan in force.
 func Snapshots() *rapid.Generator[*policy.Snapshot] {
 	return rapid.Custom(func(t *rapid.T) *policy.Snapshot {
@@ -30,6 +30,7 @@ func Snapshots() *rapid.Generator[*policy.Snapshot] {
 		}
 		nodes(t, s)
 		models(t, s)
+		pipelines(t, s)
 		profiles(t, s)
 		constraints(t, s)
 		current(t, s)
@@ -78,6 +79,34 @@ func models(t *rapid.T, s *policy.Snapshot) {
 		}
 		s.Models = append(s.Models, m)
 	}
+}
+
+// pipelines asks for an ensemble step by step, or for a DAG that is no model.
+func pipelines(t *rapid.T, s *policy.Snapshot) {
+	if len(s.Models) == 0 || rapid.IntRange(0, 2).Draw(t, "pipeline") > 0 {
+		return
+	}
+	p := &policy.Pipeline{
+		Name: "pipeline", SloUs: rapid.SampledFrom([]int64{5_000, 100_000}).Draw(t, "pipeline slo"),
+		Rate: rapid.SampledFrom([]float64{0, 20, 500}).Draw(t, "pipeline rate"),
+	}
+	byName := make(map[string]*policy.Model)
+	for _, m := range s.Models {
+		byName[m.Name] = m
+		if len(m.DependsOn) > 0 {
+			p.Name = m.Name
+		}
+	}
+	for i := range rapid.IntRange(1, 4).Draw(t, "steps") {
+		step := &policy.PipelineStep{Model: rapid.SampledFrom(s.Models).Draw(t, "step of").Name, Rows: rapid.SampledFrom([]float64{0, .5, 3}).Draw(t, "rows")}
+		if i > 0 && rapid.Bool().Draw(t, "after another") {
+			step.After = []uint32{rapid.Uint32Range(0, uint32(i-1)).Draw(t, "after")} //nolint:gosec // few
+			step.TakenBytes = []float64{rapid.SampledFrom([]float64{0, 1 << 20}).Draw(t, "bytes")}
+		}
+		p.Steps = append(p.Steps, step)
+	}
+	p.Load(byName)
+	s.Pipelines = []*policy.Pipeline{p}
 }
 
 func profiles(t *rapid.T, s *policy.Snapshot) {

@@ -109,14 +109,14 @@ const (
 )
 
 // gpu yields what a GPU with the spots carries, until yield wants no more: among it everything maximal, not everything that lies within, and
-// some twice. It reports whether yield wanted all.
+// some twice.
 //
 // The models on a spot disturb the other spots, so that spots cannot be searched one by one. But only two numbers count: the most that any model
 // disturbs the others, and the most that any does on the spots beside its own. The search goes through both: the spot with the first is
 // disturbed by the second, all others by the first, and each has only models that disturb no more than that.
-func (w *World) gpu(spots []spot, yield func(placed) bool) bool {
+func (w *World) gpu(spots []spot, yield func(placed) bool) {
 	if len(spots) > maxParts {
-		return true
+		return
 	}
 	seen := make(map[[maxParts]spot]bool)
 	for used := 1; used < 1<<len(spots); used++ {
@@ -137,16 +137,15 @@ func (w *World) gpu(spots []spot, yield func(placed) bool) bool {
 				p := placed{sum: l}
 				p.parts[at[0]] = l
 				if !yield(p) {
-					return false
+					return
 				}
 			}
 			continue
 		}
 		if !w.together(spots, at, yield) {
-			return false
+			return
 		}
 	}
-	return true
 }
 
 // together yields what spots carry that are all in use.

@@ -16,19 +16,23 @@ import (
 //
 // It is for policies that leave the division to the dispatcher: what they count on is that the load can be divided so.
 func Divide(x *policy.Index, p *policy.Plan, except ...string) {
-	d := &division{room: make([]float64, len(p.GetPartitions()))}
+	d := &division{room: make([]float64, len(p.GetPartitions())), places: make(map[string][]place)}
 	for i, part := range p.GetPartitions() {
 		d.room[i] = 1
 		for _, in := range part.GetInstances() {
-			if per, known := busyPerRow(x, p, part, in); known {
+			per, known := busyPerRow(x, p, part, in)
+			if known {
 				d.room[i] -= in.GetRate() * per
+			}
+			for _, model := range p.ModelsOf(in) {
+				d.places[model] = append(d.places[model], place{in, i, per, known})
 			}
 		}
 		d.room[i] = math.Max(0, d.room[i])
 	}
 	for _, m := range x.Snapshot().GetModels() {
 		if load := math.Max(m.GetRowRate(), m.GetRate()); load > 0 && !slices.Contains(except, m.GetName()) {
-			d.add(x, p, m.GetName(), load)
+			d.add(m.GetName(), load)
 		}
 	}
 	for range mostPasses {
@@ -49,6 +53,8 @@ const mostPasses = 16
 type division struct {
 	room []float64 // of each partition, as a fraction of its time
 	jobs []*loadOf
+	// places of each model, in the order of partitions.
+	places map[string][]place
 }
 
 // loadOf is a model whose load is divided.
@@ -58,28 +64,23 @@ type loadOf struct {
 	places     []place
 }
 
-// place is an instance and the fraction of its partition's time that a row per second takes.
+// place is an instance and the fraction of its partition's time that a row per second takes, where a profile says so.
 type place struct {
-	in   *policy.Instance
-	part int
-	per  float64
+	in    *policy.Instance
+	part  int
+	per   float64
+	known bool
 }
 
-func (d *division) add(x *policy.Index, p *policy.Plan, model string, load float64) {
+func (d *division) add(model string, load float64) {
 	j := &loadOf{model: model, load: load, left: load}
 	known, said := true, 0.0
-	for i, part := range p.GetPartitions() {
-		for _, in := range part.GetInstances() {
-			if !slices.Contains(p.ModelsOf(in), model) {
-				continue
-			}
-			if in.GetModel() == model {
-				said += in.GetRate()
-			}
-			per, ok := busyPerRow(x, p, part, in)
-			known = known && ok
-			j.places = append(j.places, place{in, i, per})
+	for _, at := range d.places[model] {
+		if at.in.GetModel() == model {
+			said += at.in.GetRate()
 		}
+		known = known && at.known
+		j.places = append(j.places, at)
 	}
 	switch {
 	case len(j.places) == 0:

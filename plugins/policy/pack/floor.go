@@ -246,19 +246,6 @@ const manyInstances = 12
 // Count is how many partitions hold the model.
 func (f *Floor) Count(model string) int { return f.counts[model] }
 
-// PartsOf are the partitions that hold the model, in the order of hosts.
-func (f *Floor) PartsOf(model string) []*Part {
-	var all []*Part
-	for _, h := range f.Hosts {
-		for _, p := range h.Parts {
-			if p.Holds(model) {
-				all = append(all, p)
-			}
-		}
-	}
-	return all
-}
-
 // Open makes an empty partition. The caller has seen that so much is free.
 func (f *Floor) Open(h *Host, share uint32) *Part {
 	p := &Part{Host: h, Share: share}

@@ -5,6 +5,7 @@ package pack_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/conformance"
 	"github.com/conch-serving/conch/plugins/policy/pack"
+	"github.com/conch-serving/conch/plugins/policy/pack/packtest"
 )
 
 // plain is the least that a policy on this package is: it has no opinion of its own.
@@ -117,4 +119,24 @@ func TestDerivedModels(t *testing.T) {
 	require.Len(t, p.GetUnplaced(), 1, "the members are served; until the merge exists they need 80 bytes, and c does not fit beside them")
 	require.Equal(t, "0/1 partitions: 1 memory", p.GetUnplaced()[0].GetText())
 	require.Empty(t, conformance.Check(s, p))
+}
+
+// TestTheRestIsNearWhatItExchangesTensorsWith: the node of the step before counts for more than free memory, where bytes were measured.
+func TestTheRestIsNearWhatItExchangesTensorsWith(t *testing.T) {
+	for bytes, want := range map[float64]string{0: "far", 1000: "n"} {
+		b := packtest.World(2).Line("a", 1, 4, 200, 1).Line("b", 1, 4, 200, 1)
+		b.Nodes = append([]*policy.Node{{Name: "far", Gpus: b.Nodes[0].Gpus[:1]}}, b.Nodes[0])
+		b.Nodes[1].Gpus = b.Nodes[1].Gpus[1:]
+		b.Pipelines = []*policy.Pipeline{{Name: "app", SloUs: 200_000, Rate: 1, Steps: []*policy.PipelineStep{
+			{Model: "a"}, {Model: "b", After: []uint32{0}, TakenBytes: []float64{bytes}},
+		}}}
+		f := pack.New(b.Snapshot)
+		for _, h := range f.Hosts {
+			f.Open(h, 100)
+		}
+		i := slices.IndexFunc(f.Hosts, func(h *pack.Host) bool { return h.Node == "n" })
+		f.Put(f.Hosts[i].Parts[0], "a", 0, 0) // the other GPU has more memory left
+		f.Rest()
+		require.Equal(t, want, f.Plan("p", "1", nil).PartitionsOf("b")[0].GetNode())
+	}
 }

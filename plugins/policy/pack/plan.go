@@ -49,11 +49,14 @@ func (f *Floor) want(model string) int {
 	return max(1, int(f.Rule(model).MinInstances), len(f.pins[model]))
 }
 
+// restOne gives a model one more place: on the node with whose models it exchanges most bytes as a step of pipelines, as far as bytes were measured, and
+// there in the partition whose host has most memory left.
 func (f *Floor) restOne(model string) bool {
+	near := f.near(model)
 	var best *Part
 	for _, h := range f.Hosts {
 		for _, p := range h.Parts {
-			if f.Refuse(p, model, 0) == "" && (best == nil || p.Host.FreeBytes() > best.Host.FreeBytes()) {
+			if f.Refuse(p, model, 0) == "" && (best == nil || cmp.Or(cmp.Compare(near(h), near(best.Host)), cmp.Compare(h.FreeBytes(), best.Host.FreeBytes())) > 0) {
 				best = p
 			}
 		}
@@ -62,8 +65,10 @@ func (f *Floor) restOne(model string) bool {
 		f.Put(best, model, 0, 0)
 		return true
 	}
+	hosts := slices.Clone(f.Hosts)
+	slices.SortStableFunc(hosts, func(a, b *Host) int { return cmp.Compare(near(b), near(a)) })
 	for _, empty := range []bool{true, false} {
-		for _, h := range f.Hosts {
+		for _, h := range hosts {
 			if free := h.FreeShare(); (len(h.Parts) == 0) == empty && f.RefuseNew(h, free, model, 0) == "" {
 				f.Put(f.Open(h, free), model, 0, 0)
 				return true
@@ -71,6 +76,35 @@ func (f *Floor) restOne(model string) bool {
 		}
 	}
 	return false
+}
+
+// near says how many bytes per second a model exchanges with the models on a host's node, as a step of pipelines.
+func (f *Floor) near(model string) func(h *Host) float64 {
+	nodes := make(map[string]float64)
+	return func(h *Host) float64 {
+		bytes, known := nodes[h.Node]
+		if !known {
+			bytes = f.Snapshot().Near(model, func(other string) float64 { return f.partOn(other, h.Node) })
+			nodes[h.Node] = bytes
+		}
+		return bytes
+	}
+}
+
+// partOn is which part of a model's places is on a node.
+func (f *Floor) partOn(model, node string) float64 {
+	here := 0
+	for _, h := range f.Hosts {
+		if h.Node != node {
+			continue
+		}
+		for _, p := range h.Parts {
+			if p.Holds(model) {
+				here++
+			}
+		}
+	}
+	return float64(here) / float64(max(1, f.counts[model]))
 }
 
 // Plan writes the floor down. Empty partitions are left out. The discipline of each model comes from dispatch; nil, or a nil entry, leaves

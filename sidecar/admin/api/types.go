@@ -12,6 +12,8 @@ type Version struct {
 	Go      string `json:"go"`
 	Mode    string `json:"mode"`
 	Driver  string `json:"driver"`
+	// Replica is the name of this conch among several of a release in a cluster, its Pod's; it owns the models. Empty elsewhere.
+	Replica string `json:"replica,omitempty"`
 }
 
 // Health is the answer of /livez and /readyz: every check with the reason it
@@ -61,20 +63,25 @@ type Model struct {
 	MaxBatchSize      int        `json:"max_batch_size"`
 	Batchable         bool       `json:"batchable"`
 	PassThroughReason string     `json:"pass_through_reason,omitempty"`
+	// EnsembleSteps is in how many steps Conch executes an ensemble; 0: it is none, or its requests pass through whole.
+	EnsembleSteps int `json:"ensemble_steps,omitempty"`
 	// DynamicBatching and its delay are what the operator's own config.pbtxt says.
-	DynamicBatching      bool      `json:"dynamic_batching"`
-	MaxQueueDelaySeconds float64   `json:"max_queue_delay_seconds"`
-	Discipline           string    `json:"discipline"`
-	Partitions           []string  `json:"partitions"`
-	Rate                 float64   `json:"rate"`
-	Burstiness           float64   `json:"burstiness"`
-	Goodput              float64   `json:"goodput"`
-	BadRate              float64   `json:"bad_rate"`
-	MeanBatch            float64   `json:"mean_batch"`
-	LatencyP50Seconds    float64   `json:"latency_p50_seconds"`
-	LatencyP99Seconds    float64   `json:"latency_p99_seconds"`
-	Queued               int       `json:"queued"`
-	Profiles             []Profile `json:"profiles,omitempty"`
+	DynamicBatching      bool    `json:"dynamic_batching"`
+	MaxQueueDelaySeconds float64 `json:"max_queue_delay_seconds"`
+	// QueuePolicy is what the config.pbtxt asks of the queue and conch's queue keeps;
+	// nil: nothing, or the servers keep it.
+	QueuePolicy       *QueuePolicy `json:"queue_policy,omitempty"`
+	Discipline        string       `json:"discipline"`
+	Partitions        []string     `json:"partitions"`
+	Rate              float64      `json:"rate"`
+	Burstiness        float64      `json:"burstiness"`
+	Goodput           float64      `json:"goodput"`
+	BadRate           float64      `json:"bad_rate"`
+	MeanBatch         float64      `json:"mean_batch"`
+	LatencyP50Seconds float64      `json:"latency_p50_seconds"`
+	LatencyP99Seconds float64      `json:"latency_p99_seconds"`
+	Queued            int          `json:"queued"`
+	Profiles          []Profile    `json:"profiles,omitempty"`
 	// Conditions are those of the model: ready, progressing, degraded.
 	Conditions []Condition `json:"conditions"`
 	// Estimates are those of the model's graph, by GPU type.
@@ -82,6 +89,31 @@ type Model struct {
 	// DeclaredAlphaSeconds and DeclaredBetaSeconds are models.NAME.profile of conch.yaml.
 	DeclaredAlphaSeconds float64 `json:"declared_alpha_seconds,omitempty"`
 	DeclaredBetaSeconds  float64 `json:"declared_beta_seconds,omitempty"`
+}
+
+// QueuePolicy is Triton's queue policy of a model (model configuration, "Dynamic
+// Batcher").
+type QueuePolicy struct {
+	// PriorityLevels is 0 where all requests are equal.
+	PriorityLevels       uint64 `json:"priority_levels"`
+	DefaultPriorityLevel uint64 `json:"default_priority_level"`
+	// Default is the rule of requests whose level has none in Levels.
+	Default QueueRule   `json:"default"`
+	Levels  []QueueRule `json:"levels,omitempty"`
+}
+
+// QueueRule is how requests wait.
+type QueueRule struct {
+	// Level that it is for; 0 in QueuePolicy.Default.
+	Level uint64 `json:"level,omitempty"`
+	// MaxQueueSize is how many may wait; 0: any number.
+	MaxQueueSize uint32 `json:"max_queue_size"`
+	// TimeoutSeconds is for how long one may wait; 0: as long as it takes.
+	TimeoutSeconds float64 `json:"timeout_seconds"`
+	// AllowTimeoutOverride: a request's own timeout may be shorter.
+	AllowTimeoutOverride bool `json:"allow_timeout_override"`
+	// TimeoutAction is reject or delay.
+	TimeoutAction string `json:"timeout_action"`
 }
 
 // Profile is l(b, p) of a model on one GPU type.
@@ -112,8 +144,10 @@ type GPU struct {
 	Emulated       bool   `json:"emulated"`
 	SharesEnforced bool   `json:"shares_enforced"`
 	// Cordon is set while nothing new may come to it.
-	Cordon     *Cordon     `json:"cordon,omitempty"`
-	Partitions []Partition `json:"partitions"`
+	Cordon *Cordon `json:"cordon,omitempty"`
+	// Unavailable is why no plan may use it, of whatever the cluster says; empty where one may.
+	Unavailable string      `json:"unavailable,omitempty"`
+	Partitions  []Partition `json:"partitions"`
 }
 
 // Key tells GPUs of all nodes apart: NODE/ID, or the id alone where the node has no name. The CPUs of every node are called "cpu".
@@ -153,7 +187,10 @@ type Partition struct {
 	Started  time.Time `json:"started,omitzero"`
 	// Log is the file of its output on conch's machine; empty where there is none.
 	Log string `json:"log,omitempty"`
-	// BusyShare is the fraction of the statistics window spent executing.
+	// Executions is how many batches its server executes at once; absent while it has none.
+	Executions int `json:"executions,omitempty"`
+	// BusyShare is the fraction of the statistics window spent executing; where several
+	// batches are executed at once, of all of these.
 	BusyShare float64 `json:"busy_share"`
 }
 

@@ -32,6 +32,8 @@ const (
 	TopicPlan Topic = "plan"
 	// TopicRequests: ModelRequests by model.
 	TopicRequests Topic = "requests"
+	// TopicMinutes: Minute, each once when it has ended, those of the last hour first.
+	TopicMinutes Topic = "minutes"
 	// TopicWaiting: ModelWaiting by model; a model without waiting requests is gone.
 	TopicWaiting Topic = "waiting"
 	// TopicExecutions: Executed, each once, those of the last 30 s first, at most 8192 of them.
@@ -90,6 +92,23 @@ type Attainment struct {
 	// Spent is the mean of the requests that were answered; nil: there was none.
 	Spent *Spent `json:"spent,omitempty"`
 }
+
+// Minute is what became of the requests that ended in a minute.
+type Minute struct {
+	// Start of the minute, in seconds since 1970.
+	Start int64 `json:"start"`
+	// Models counts the requests of each model that had any. Of a model that is not there nothing was measured.
+	Models map[string]Counted `json:"models"`
+}
+
+// Counted is the number of requests that ended, and of those that were answered in time. As JSON it is an array: a minute has one of every model.
+type Counted [2]uint64
+
+// Requests that ended. Those whose caller left do not count.
+func (c Counted) Requests() uint64 { return c[0] }
+
+// InTime are those that were answered in time.
+func (c Counted) InTime() uint64 { return c[1] }
 
 // OutcomeCount is how many requests ended in a way; the words are the labels of conch_requests_total.
 type OutcomeCount struct {

@@ -51,7 +51,7 @@ func With(address string, o Options) (*Client, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, fmt.Errorf("admin address %q: %w", address, err)
+		return nil, fmt.Errorf("admin address %q is no URL; write unix:///path/to/admin.sock or https://host:port", address)
 	}
 	switch u.Scheme {
 	case "unix":
@@ -276,6 +276,9 @@ func (c *Client) do(request *http.Request) (*http.Response, error) {
 		if errors.As(err, &netErr) && netErr.Op == "dial" {
 			return nil, unreachable(c.address, netErr.Err)
 		}
+		if errors.Is(err, http.ErrSchemeMismatch) {
+			return nil, fmt.Errorf("what answers at %s speaks HTTP without TLS; is that conch's listen.admin? It has TLS on TCP", c.address)
+		}
 		return nil, err
 	}
 	if response.StatusCode < 300 {
@@ -290,7 +293,7 @@ func (c *Client) do(request *http.Request) (*http.Response, error) {
 		Error *api.Error `json:"error"`
 	}
 	if json.Unmarshal(body, &failed) != nil || failed.Error == nil {
-		return nil, fmt.Errorf("%s answered %s: %s", c.address, response.Status, strings.TrimSpace(string(body)))
+		return nil, fmt.Errorf("%s answered %s: %s; is that conch's listen.admin?", c.address, response.Status, strings.TrimSpace(string(body)))
 	}
 	return nil, failed.Error
 }

@@ -26,8 +26,9 @@ type State struct {
 	Waiting    []api.ModelWaiting
 	GPUs       []api.GPU
 	Partitions []api.Partition
-	// Events are the last, oldest first; Executions those that ended in the last half minute.
+	// Events are the last, oldest first; Executions those that ended in the last half minute; Minutes those of the last hour.
 	Events     []api.Event
+	Minutes    []api.Minute
 	Executions []api.Executed
 
 	known map[api.Topic]bool
@@ -37,6 +38,7 @@ type State struct {
 const (
 	keptEvents     = 200
 	keptExecutions = 30 // seconds
+	keptMinutes    = 60
 )
 
 // Knows reports whether every one of the topics has been sent.
@@ -70,6 +72,11 @@ func (s *State) Take(c Change) error {
 			return err
 		}
 		s.Events = s.Events[max(0, len(s.Events)-keptEvents):]
+	case api.TopicMinutes:
+		if err := grow(&s.Minutes, c); err != nil {
+			return err
+		}
+		s.Minutes = s.Minutes[max(0, len(s.Minutes)-keptMinutes):]
 	case api.TopicExecutions:
 		if err := grow(&s.Executions, c); err != nil {
 			return err

@@ -67,7 +67,10 @@ func (c *Catalogue) Read(ctx context.Context, by repo.Origin) (*repo.Revision, e
 		return nil, err
 	}
 	if !slices.ContainsFunc(states, func(s driver.EndpointState) bool { return s.Seen }) {
-		var why []error
+		why := []error{errors.New("there is none")}
+		if len(states) > 0 {
+			why = nil
+		}
 		for _, s := range states {
 			why = append(why, errors.New(s.Reason))
 		}

@@ -123,15 +123,6 @@ func TestDecide(t *testing.T) {
 			actions: does{"start r"}, routes: does{"q", "p"},
 		},
 		{
-			name: "one is enough where the model says so", want: func() decide.Want {
-				w := want("1", "q", []string{"m"}, "r", []string{"m"})
-				w.Models["m"] = decide.Model{Revision: "1", Unavailable: 1}
-				return w
-			}(),
-			seen:    decide.Seen{Servers: []*decide.Server{up(1, key("p"), "1", "m"), up(2, key("q"), "1", "m")}},
-			actions: does{"start r", "stop p"}, routes: does{"q"},
-		},
-		{
 			name: "a model that is not wanted is unloaded", want: want("1", "p", []string{"n"}),
 			seen:    decide.Seen{Servers: []*decide.Server{up(1, key("p"), "1", "m", "n")}},
 			actions: does{"unload p/m"}, settled: true,

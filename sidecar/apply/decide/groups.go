@@ -82,7 +82,7 @@ func (j *judgement) merged(member string, names map[uint64]string, routed map[st
 			wanted++
 		}
 	}
-	if group != "" && !direct && len(ready) >= max(1, wanted-j.want.Models[group].Unavailable) {
+	if group != "" && !direct && len(ready) >= max(1, wanted) {
 		return throughGroup(group, ready)
 	}
 	var old []Place

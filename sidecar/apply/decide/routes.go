@@ -30,7 +30,7 @@ func (j *judgement) route() {
 				j.routed[place{v.ID, model}] = true
 			}
 		}
-		if len(ready) < max(1, wanted-j.want.Models[model].Unavailable) {
+		if len(ready) < max(1, wanted) {
 			for _, v := range j.seen.Servers {
 				if j.serves(v, model) && !j.routed[place{v.ID, model}] {
 					old = append(old, Place{Route: names[v.ID], MaxBatch: v.Loaded[model].MaxBatch, Revision: v.Loaded[model].Revision})

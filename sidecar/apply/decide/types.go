@@ -57,8 +57,6 @@ type Model struct {
 	Calls []string
 	// Members of a merge group: its rows are theirs.
 	Members []string
-	// Unavailable is how many of its places may be missing before old ones are kept.
-	Unavailable int
 }
 
 // Seen is the observed state, with the memory of what failed.

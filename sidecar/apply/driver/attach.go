@@ -30,6 +30,9 @@ type AttachEndpoint struct {
 	// Repository is the server's model repository, if conch may write it; else
 	// empty.
 	Repository string
+	// Executions is how many batches the server executes at once, by its operator's word; 0:
+	// as its models' instance groups say.
+	Executions int
 }
 
 // AttachOptions of NewAttached. Logger may be nil, and zero times take the
@@ -52,12 +55,14 @@ type AttachOptions struct {
 // and up when it is back, by whatever hand.
 type Attached struct {
 	o         AttachOptions
-	endpoints []*endpoint
-	byGPU     map[string]*endpoint
 	originals *originals
 
-	watching sync.WaitGroup
-	stop     context.CancelFunc
+	mu        sync.Mutex
+	endpoints []*endpoint // never changed in place
+	changed   func(reason string)
+	life      context.Context // nil before Watch
+	stop      context.CancelFunc
+	watching  sync.WaitGroup
 }
 
 // NewAttached makes the driver. It makes no call before Watch.
@@ -69,39 +74,110 @@ func NewAttached(o AttachOptions) (*Attached, error) {
 	if o.LoadTimeout <= 0 {
 		o.LoadTimeout = 5 * time.Minute
 	}
-	d := &Attached{o: o, byGPU: map[string]*endpoint{}}
+	d := &Attached{o: o}
 	var err error
 	if d.originals, err = openOriginals(filepath.Join(o.Dir, "originals.json")); err != nil {
 		return nil, err
 	}
-	for _, at := range o.Endpoints {
-		c, err := dial(at.GRPC, o.Credentials)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("attach driver: %w", err), d.Close())
-		}
-		e := &endpoint{at: at, client: c.client, health: o.Health, log: o.Logger.With("endpoint", at.GRPC), changed: make(chan struct{})}
-		d.endpoints = append(d.endpoints, e)
-		d.byGPU[at.GPU] = e
+	if err := d.Set(o.Endpoints); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// Set makes other servers those that there are. One that is not among them any more takes no new requests once the plan has followed; what it has
+// accepted it answers. A server that is among them still, at the same address, is not touched.
+func (d *Attached) Set(endpoints []AttachEndpoint) error {
+	d.mu.Lock()
+	var next, left []*endpoint
+	var errs []error
+	for _, at := range endpoints {
+		if i := slices.IndexFunc(d.endpoints, func(e *endpoint) bool { return e.at == at }); i >= 0 {
+			next = append(next, d.endpoints[i])
+			continue
+		}
+		c, err := dial(at.GRPC, d.o.Credentials)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("attach driver: %w", err))
+			continue
+		}
+		e := &endpoint{at: at, client: c.client, health: d.o.Health, log: d.o.Logger.With("endpoint", at.GRPC), changed: make(chan struct{})}
+		next = append(next, e)
+		if d.life != nil {
+			d.watch(e)
+		}
+	}
+	for _, e := range d.endpoints {
+		if !slices.Contains(next, e) {
+			left = append(left, e)
+		}
+	}
+	d.endpoints = next
+	watched, changed := d.life != nil, d.changed
+	d.mu.Unlock()
+	for _, e := range left {
+		errs = append(errs, d.originals.forget(e.at.GRPC))
+		if e.retire(); !watched {
+			errs = append(errs, e.client.Close())
+		}
+	}
+	if watched && len(left) > 0 {
+		changed(fmt.Sprintf("the server at %s is none of those any more", left[0].at.GRPC))
+	}
+	return errors.Join(errs...)
+}
+
+// watch looks at a server until it is retired and of no use any more, or conch ends. d.mu is held.
+func (d *Attached) watch(e *endpoint) {
+	life, changed := d.life, d.changed
+	d.watching.Go(func() {
+		e.watch(life, changed)
+		_ = e.client.Close() // what it was used for has ended
+	})
+}
+
+// all are the endpoints as they are now.
+func (d *Attached) all() []*endpoint {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.endpoints
+}
+
+// of is the endpoint of a GPU; nil where there is none.
+func (d *Attached) of(gpu string) *endpoint {
+	for _, e := range d.all() {
+		if e.at.GPU == gpu {
+			return e
+		}
+	}
+	return nil
+}
+
+// Known are the servers as they are now, without waiting for one that was not reached yet.
+func (d *Attached) Known() []EndpointState {
+	all := d.all()
+	list := make([]EndpointState, len(all))
+	for i, e := range all {
+		list[i] = e.state()
+	}
+	return list
 }
 
 // Watch begins to look at the servers. Changed is called, from goroutines of the
 // driver, when what a server serves is another than before.
 func (d *Attached) Watch(changed func(reason string)) {
-	var ctx context.Context
-	ctx, d.stop = context.WithCancel(context.Background())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.life, d.stop = context.WithCancel(context.Background())
+	d.changed = changed
 	for _, e := range d.endpoints {
-		d.watching.Go(func() { e.watch(ctx, changed) })
+		d.watch(e)
 	}
 }
 
-// Kind is "attach".
-func (d *Attached) Kind() string { return "attach" }
-
 // Repository is the endpoint's own, where conch may write it.
 func (d *Attached) Repository(gpu string) string {
-	if e := d.byGPU[gpu]; e != nil {
+	if e := d.of(gpu); e != nil {
 		return e.at.Repository
 	}
 	return ""
@@ -110,15 +186,20 @@ func (d *Attached) Repository(gpu string) string {
 // Lasting is true: the servers go on without conch.
 func (d *Attached) Lasting() bool { return true }
 
-// Hash implements Driver: a server of others is what it is.
-func (d *Attached) Hash(*policy.Partition, *policy.GPU) string { return "attached" }
+// Hash implements Driver: a server of others is what it is, and at another address another one.
+func (d *Attached) Hash(_ *policy.Partition, g *policy.GPU) string {
+	if e := d.of(g.GetId()); e != nil {
+		return "attached " + e.at.GRPC
+	}
+	return "attached"
+}
 
 // Find implements Driver: servers that others run are attached to by Start.
 func (d *Attached) Find(context.Context) ([]Server, error) { return nil, nil }
 
 // Start attaches a partition to the endpoint of its GPU, once that answers.
 func (d *Attached) Start(ctx context.Context, spec Spec) (Server, error) {
-	e := d.byGPU[spec.GPU.GetId()]
+	e := d.of(spec.GPU.GetId())
 	if e == nil {
 		return nil, fmt.Errorf("partition %s: no endpoint stands for GPU %s", spec.Partition.GetId(), spec.GPU.GetId())
 	}
@@ -129,17 +210,22 @@ func (d *Attached) Start(ctx context.Context, spec Spec) (Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.use(+1)
 	return &attachedServer{calls: calls{e.client}, to: e, life: life, spec: spec}, nil
 }
 
 // Close stops watching the servers and leaves them as they are.
 func (d *Attached) Close() error {
-	if d.stop != nil {
-		d.stop()
+	d.mu.Lock()
+	stop := d.stop
+	d.mu.Unlock()
+	if stop != nil {
+		stop()
+		d.watching.Wait()
+		return nil
 	}
-	d.watching.Wait()
 	var errs []error
-	for _, e := range d.endpoints {
+	for _, e := range d.all() {
 		errs = append(errs, e.client.Close())
 	}
 	return errors.Join(errs...)
@@ -157,6 +243,8 @@ type EndpointState struct {
 	Shut []string
 	// Models are those that it serves, or served before it went down, by name.
 	Models []Served
+	// AtOnce is how many batches it executes at once.
+	AtOnce int
 }
 
 // Served is a model that a server has READY.
@@ -181,8 +269,8 @@ func (s Served) Batching() *tritonpb.ModelDynamicBatching {
 // States are those of all endpoints, in their order. It waits until every one was
 // tried once.
 func (d *Attached) States(ctx context.Context) ([]EndpointState, error) {
-	states := make([]EndpointState, 0, len(d.endpoints))
-	for _, e := range d.endpoints {
+	var states []EndpointState
+	for _, e := range d.all() {
 		if err := e.await(ctx, func() bool { return e.tried }); err != nil {
 			return nil, err
 		}
@@ -197,7 +285,7 @@ func (d *Attached) States(ctx context.Context) ([]EndpointState, error) {
 
 // Reload makes the server on a GPU load a model again, from its repository.
 func (d *Attached) Reload(ctx context.Context, gpu, model string) error {
-	e := d.byGPU[gpu]
+	e := d.of(gpu)
 	if e == nil {
 		return fmt.Errorf("reload %q: no endpoint stands for GPU %s", model, gpu)
 	}
@@ -209,7 +297,7 @@ func (d *Attached) Reload(ctx context.Context, gpu, model string) error {
 // Each calls the servers that are up, one after the other, until one fails. It is
 // for what a client orders of them.
 func (d *Attached) Each(ctx context.Context, call func(ctx context.Context, s EndpointState, client tritonpb.GRPCInferenceServiceClient) error) error {
-	for _, e := range d.endpoints {
+	for _, e := range d.all() {
 		if s := e.state(); s.Up {
 			if err := call(ctx, s, e.client.Stub); err != nil {
 				return err
@@ -223,7 +311,7 @@ func (d *Attached) Each(ctx context.Context, call func(ctx context.Context, s En
 // unload it. A model of which only the client has the files is in no index: it is
 // followed from the first on and until the second.
 func (d *Attached) Ordered(gpu, model string, loaded bool) {
-	for _, e := range d.endpoints {
+	for _, e := range d.all() {
 		switch {
 		case e.at.GPU != gpu:
 		case loaded:
@@ -236,7 +324,7 @@ func (d *Attached) Ordered(gpu, model string, loaded bool) {
 
 // Look reads at once what every server serves.
 func (d *Attached) Look(ctx context.Context) {
-	for _, e := range d.endpoints {
+	for _, e := range d.all() {
 		e.look(ctx, func(string) {})
 	}
 }
@@ -247,6 +335,7 @@ type attachedServer struct {
 	to   *endpoint
 	life *lifetime
 	spec Spec
+	once sync.Once // it is left
 }
 
 // Models implements Server: also those that are in no index.
@@ -270,12 +359,13 @@ func (s *attachedServer) Models(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-func (s *attachedServer) Spec() Spec            { return s.spec }
-func (s *attachedServer) Endpoint() Endpoint    { return s.to.at.Endpoint }
-func (s *attachedServer) Begin() time.Time      { return time.Time{} }
-func (s *attachedServer) Log() string           { return "" }
-func (s *attachedServer) Done() <-chan struct{} { return s.life.over }
-func (s *attachedServer) Death() string         { return s.life.reason }
+func (s *attachedServer) Spec() Spec             { return s.spec }
+func (s *attachedServer) Endpoint() Endpoint     { return s.to.at.Endpoint }
+func (s *attachedServer) Executions() Executions { return s.to.executes() }
+func (s *attachedServer) Begin() time.Time       { return time.Time{} }
+func (s *attachedServer) Log() string            { return "" }
+func (s *attachedServer) Done() <-chan struct{}  { return s.life.over }
+func (s *attachedServer) Death() string          { return s.life.reason }
 
 // Live implements Server: the endpoint is looked at all the time, and what does
 // not answer is dead by that.
@@ -289,9 +379,14 @@ func (s *attachedServer) Load(ctx context.Context, model string) error {
 // Unload implements Server.
 func (s *attachedServer) Unload(ctx context.Context, model string) error { return s.unload(ctx, model) }
 
-// Stop and Leave do nothing: the server keeps running.
-func (s *attachedServer) Stop(context.Context) error { return nil }
-func (s *attachedServer) Leave() error               { return nil }
+// Stop and Leave leave the server as it is: it keeps running.
+func (s *attachedServer) Stop(context.Context) error { return s.Leave() }
+
+// Leave implements Server.
+func (s *attachedServer) Leave() error {
+	s.once.Do(func() { s.to.use(-1) })
+	return nil
+}
 
 // Kill leaves the server alone.
 func (s *attachedServer) Kill(context.Context) error {

@@ -6,8 +6,13 @@ package driver
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -331,4 +336,84 @@ func (g *gate) copy(from, to net.Conn, ended chan struct{}) {
 			return
 		}
 	}
+}
+
+// A port that is not gRPC's is named for what it is, with the port to give. The ports of this test's server are not beside each other.
+func TestAttachToAnotherPort(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a")
+	other := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	beside := func(address string, by int) string {
+		host, port, err := net.SplitHostPort(address)
+		require.NoError(t, err)
+		n, err := strconv.Atoi(port)
+		require.NoError(t, err)
+		return net.JoinHostPort(host, strconv.Itoa(n+by))
+	}
+	stranger := strings.TrimPrefix(other.URL, "http://")
+	for address, want := range map[string]string{
+		o.at.HTTP:    o.at.HTTP + " is the HTTP port of a Triton, and conch wants its gRPC port: " + beside(o.at.HTTP, 1) + ", unless its operator has moved it",
+		o.at.Metrics: o.at.Metrics + " is the metrics port of a Triton, and conch wants its gRPC port: " + beside(o.at.Metrics, -1) + ", unless its operator has moved it",
+		stranger:     stranger + " speaks HTTP and no gRPC, and conch wants the gRPC port of a Triton",
+	} {
+		d, _ := attachTo(t, t.TempDir(), watchful, &others{at: Endpoint{GRPC: address}})
+		states, err := d.States(t.Context())
+		require.NoError(t, err)
+		require.False(t, states[0].Up)
+		require.Equal(t, want, states[0].Reason)
+	}
+}
+
+// Servers come and go: one that is there still is not touched, one that is gone goes on for who uses it, and no longer.
+func TestAttachSetsOtherServers(t *testing.T) {
+	t.Parallel()
+	one, two := someone(t, minitriton.ControlExplicit, "a"), someone(t, minitriton.ControlExplicit, "a")
+	d, changes := attachTo(t, t.TempDir(), watchful, one)
+	await := func() { // a change may be told in several parts
+		select {
+		case <-changes:
+		case <-time.After(30 * time.Second):
+			t.Fatal("no change is told")
+		}
+	}
+	await()
+	stays := attachPartition(t, d, "A")
+	hash := d.Hash(nil, &policy.GPU{Id: "A"})
+	endpoints := []AttachEndpoint{{GPU: "A", Endpoint: one.at}, {GPU: "B", Endpoint: two.at}}
+	require.NoError(t, d.Set(endpoints))
+	await()
+	for i, s := range d.Known() {
+		require.Equal(t, endpoints[i], s.AttachEndpoint)
+	}
+	used := attachPartition(t, d, "B")
+
+	require.NoError(t, d.Set(endpoints[:1]))
+	await()
+	states, err := d.States(t.Context())
+	require.NoError(t, err)
+	require.Len(t, states, 1)
+	require.True(t, states[0].Up)
+	require.NoError(t, two.server.Load(t.Context(), "b"))
+	require.Eventually(t, func() bool { return slices.Contains(names(used.(*attachedServer).to.state()), "b") }, 30*time.Second, watchful.Period, "it is looked at still")
+	select {
+	case <-used.Done():
+		t.Fatal("the server answers, and is used")
+	case <-stays.Done():
+		t.Fatal("it was not touched")
+	default:
+	}
+	require.NoError(t, used.Stop(t.Context()))
+	<-used.Done()
+	require.Equal(t, "it is none of the servers any more", used.Death())
+	_, err = d.Start(t.Context(), Spec{Partition: &policy.Partition{Id: "B", ThreadPercentage: 100}, GPU: &policy.GPU{Id: "B"}})
+	require.ErrorContains(t, err, "no endpoint stands for GPU B")
+
+	// The same name at another address is another server.
+	require.NoError(t, d.Set([]AttachEndpoint{{GPU: "A", Endpoint: two.at}}))
+	await()
+	require.NotEqual(t, hash, d.Hash(nil, &policy.GPU{Id: "A"}))
+	require.NoError(t, stays.Stop(t.Context()))
+	<-stays.Done()
+	require.Equal(t, two.at, attachPartition(t, d, "A").Endpoint())
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -14,8 +15,6 @@ import (
 
 // Driver starts and finds the servers of partitions.
 type Driver interface {
-	// Kind is the name in conch.yaml.
-	Kind() string
 	// Hash is a digest of everything that the server of a partition is started with:
 	// where it differs, another process is needed.
 	Hash(p *policy.Partition, g *policy.GPU) string
@@ -130,7 +129,7 @@ type LoadError struct {
 	Err  error
 }
 
-// Error names the model and the reason.
+// Error names the model and the reason, without the ";" and the end of the line that Triton's ends with.
 func (e *LoadError) Error() string {
 	switch {
 	case e.Hung && e.Died:
@@ -140,7 +139,7 @@ func (e *LoadError) Error() string {
 	case e.Died:
 		return fmt.Sprintf("model %q: the server died while it loaded it: %v", e.Model, e.Err)
 	}
-	return fmt.Sprintf("model %q: the server refused to load it: %v", e.Model, e.Err)
+	return fmt.Sprintf("model %q: the server refused to load it: %s", e.Model, strings.TrimRight(fmt.Sprint(e.Err), "; \n"))
 }
 
 // Unwrap is the server's own error.

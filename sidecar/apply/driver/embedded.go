@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -20,7 +21,7 @@ type EmbeddedOptions struct {
 	// Stretch multiplies emulated times; 0 means 1.
 	Stretch float64
 	// Clock is minitriton's; nil means real time.
-	Clock  minitriton.Clock
+	Clock  clock.Clock
 	Logger *slog.Logger
 }
 
@@ -40,9 +41,6 @@ func NewEmbedded(o EmbeddedOptions) *Embedded {
 	}
 	return &Embedded{o: o, gpus: map[string]*minitriton.GPU{}}
 }
-
-// Kind is "embedded".
-func (d *Embedded) Kind() string { return "embedded" }
 
 // Repository is empty: every partition gets a directory of its own.
 func (d *Embedded) Repository(string) string { return "" }

@@ -5,6 +5,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -35,7 +36,8 @@ type endpoint struct {
 	life    *lifetime
 	reason  string // why it is down
 	models  []Served
-	shut    []string // doors at which nothing answered, of this life
+	several Executions // by models
+	shut    []string   // doors at which nothing answered, of this life
 	knocked bool
 	changed chan struct{} // closed and replaced whenever the above changes
 	// learnt counts what conch itself has changed: a look that began before is stale.
@@ -45,6 +47,9 @@ type endpoint struct {
 	unlisted map[string]bool
 	// refusals are models whose takeover failed, in this life.
 	refusals map[string]bool
+	// retired: it is none of the driver's servers any more. Users are the attachedServers that are not left yet.
+	retired bool
+	users   int
 }
 
 // lifetime is a server from one answer to the silence after it.
@@ -53,14 +58,34 @@ type lifetime struct {
 	reason string // written before over is closed
 }
 
-// watch looks at the server until ctx ends.
+// watch looks at the server until ctx ends, or until it is retired and nobody uses it, or it does not answer any more.
 func (e *endpoint) watch(ctx context.Context, changed func(string)) {
-	for {
+	for !e.useless() {
 		e.look(ctx, changed)
 		if !sleep(ctx, e.health.Period) {
 			return
 		}
 	}
+	e.down("it is none of the servers any more")
+}
+
+// retire has watch end once the server is of no use.
+func (e *endpoint) retire() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.retired = true
+}
+
+func (e *endpoint) use(by int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.users += by
+}
+
+func (e *endpoint) useless() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.retired && (e.users == 0 || e.life == nil)
 }
 
 // look is one look.
@@ -155,8 +180,20 @@ func (e *endpoint) live(ctx context.Context) error {
 	case status.Code(err) == codes.DeadlineExceeded:
 		return fmt.Errorf("the server at %s hangs: it did not answer a health probe within %s", e.at.GRPC, e.health.Deadline)
 	default:
+		if e.strange() {
+			if why := wrongPort(ctx, e.at.GRPC, e.health.again()); why != "" {
+				return errors.New(why)
+			}
+		}
 		return fmt.Errorf("the server at %s cannot be reached: %s", e.at.GRPC, status.Convert(err).Message())
 	}
+}
+
+// strange reports that it has never answered.
+func (e *endpoint) strange() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.seen
 }
 
 func (e *endpoint) ask(ctx context.Context, deadline time.Duration) error {
@@ -256,6 +293,9 @@ func (e *endpoint) up(models []Served, learnt int) bool {
 	}
 	other := !e.seen || !sameServed(e.models, models)
 	e.tried, e.seen, e.models, e.reason = true, true, models, ""
+	if other {
+		e.several = executionsOf(e.at.Executions, models)
+	}
 	if e.life == nil {
 		e.life = &lifetime{over: make(chan struct{})}
 		e.shut, e.knocked = nil, false
@@ -308,8 +348,15 @@ func (e *endpoint) await(ctx context.Context, holds func() bool) error {
 	}
 }
 
+// executes is how the server executes batches at once.
+func (e *endpoint) executes() Executions {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.several
+}
+
 func (e *endpoint) state() EndpointState {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return EndpointState{AttachEndpoint: e.at, Seen: e.seen, Up: e.life != nil, Reason: e.reason, Shut: slices.Clone(e.shut), Models: slices.Clone(e.models)}
+	return EndpointState{AttachEndpoint: e.at, Seen: e.seen, Up: e.life != nil, Reason: e.reason, Shut: slices.Clone(e.shut), Models: slices.Clone(e.models), AtOnce: max(1, e.several.AtOnce)}
 }

@@ -5,6 +5,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,10 +43,11 @@ func (h Health) Ask(ctx context.Context, s interface{ Live(context.Context) erro
 	if err = h.once(ctx, s, h.again()); err == nil || ctx.Err() != nil {
 		return nil //nolint:nilerr // as above
 	}
-	if status.Code(err) == codes.Unavailable { // it answers, or its port is closed: it may have been asked to end
-		return fmt.Errorf("the server refuses a health probe: %w", err)
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
+		return fmt.Errorf("the server hangs: it did not answer a health probe within %s: %w", h.Deadline, err)
 	}
-	return fmt.Errorf("the server hangs: it did not answer a health probe within %s: %w", h.Deadline, err)
+	// It answers, or its connection is closed: it may have been asked to end.
+	return fmt.Errorf("the server refuses a health probe: %w", err)
 }
 
 func (h Health) once(ctx context.Context, s interface{ Live(context.Context) error }, deadline time.Duration) error {

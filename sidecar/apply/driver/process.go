@@ -12,8 +12,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -97,7 +99,7 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 	o.LogBytes = cmp.Or(o.LogBytes, 16<<20)
 	o.LogFiles = cmp.Or(o.LogFiles, 2)
 	var err error
-	if o.Server, err = executable(o.Server); err != nil {
+	if o.Server, err = FindServer(o.Server); err != nil {
 		return nil, err
 	}
 	if len(o.Shim) == 0 {
@@ -151,17 +153,17 @@ func (d *Processes) socketRoot() (string, error) {
 	return root, nil
 }
 
-// executable checks the server's path.
-func executable(path string) (string, error) {
-	if path == "" {
+// FindServer is the path of tritonserver, which is named by a path or by a name that is looked up on PATH.
+func FindServer(name string) (string, error) {
+	if name == "" {
 		return "", errors.New("process driver: no tritonserver is configured; set driver.tritonserver to its path, or use driver kind embedded")
 	}
-	info, err := os.Stat(path)
+	path, err := exec.LookPath(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", fmt.Errorf("process driver: %s is not an executable file", name)
+	}
 	if err != nil {
 		return "", fmt.Errorf("process driver: tritonserver: %w; name its path with driver.tritonserver or --tritonserver, or attach to servers that run with --attach", err)
-	}
-	if info.IsDir() || info.Mode()&0o111 == 0 {
-		return "", fmt.Errorf("process driver: %s is not an executable file", path)
 	}
 	return filepath.Abs(path)
 }
@@ -178,9 +180,6 @@ func siblingBackends(server string) string {
 	}
 	return dir
 }
-
-// Kind is "process".
-func (d *Processes) Kind() string { return "process" }
 
 // Repository is empty: every partition gets a directory of its own.
 func (d *Processes) Repository(string) string { return "" }

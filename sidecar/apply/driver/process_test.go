@@ -227,6 +227,7 @@ func TestAModelThatIsRefused(t *testing.T) {
 		var refused *LoadError
 		require.ErrorAs(t, s.Load(t.Context(), "m"), &refused)
 		require.ErrorContains(t, refused, "raised")
+		require.NotRegexp(t, `[;\s]$`, refused.Error(), "it goes on in the middle of other sentences")
 		require.False(t, refused.Hung || refused.Died)
 		require.ErrorAs(t, s.Load(t.Context(), "absent"), &refused)
 		require.ErrorContains(t, refused, "it logged", "the reason is in the log alone")

@@ -50,7 +50,7 @@ var ErrNoControl = errors.New("the server does not take loads; start it with --m
 // for which want is true. What it has done before it does not do again.
 func (d *Attached) TakeOver(ctx context.Context, want func(model string) bool) []Handover {
 	var all []Handover
-	for _, e := range d.endpoints {
+	for _, e := range d.all() {
 		state := e.state()
 		if !state.Up {
 			continue
@@ -115,7 +115,7 @@ func (d *Attached) override(ctx context.Context, e *endpoint, model string, conf
 // loaded anew meanwhile, or unloaded, has its own configuration again.
 func (d *Attached) HandBack(ctx context.Context, dry bool) []Handover {
 	var all []Handover
-	for _, e := range d.endpoints {
+	for _, e := range d.all() {
 		kept := d.originals.of(e.at.GRPC)
 		state := e.state()
 		for _, model := range slices.Sorted(maps.Keys(kept)) {
@@ -190,6 +190,7 @@ func (e *endpoint) learn(model string, c *tritonpb.ModelConfig) {
 			e.models[i].Config = c
 		}
 	}
+	e.several = executionsOf(e.at.Executions, e.models)
 }
 
 // originals keeps, by endpoint and model, the configurations that were replaced.
@@ -234,6 +235,17 @@ func (o *originals) drop(endpoint, model string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.kept[endpoint], model)
+	return o.save()
+}
+
+// forget drops all of a server that is gone: another one may get its address.
+func (o *originals) forget(endpoint string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.kept[endpoint] == nil {
+		return nil
+	}
+	delete(o.kept, endpoint)
 	return o.save()
 }
 

@@ -14,9 +14,9 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
@@ -28,11 +28,11 @@ import (
 	"github.com/conch-serving/conch/sidecar/component/doors"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/dispatch"
-	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	ingressgrpc "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
 	ingresshttp "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/http1"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
@@ -47,8 +47,11 @@ type Options struct {
 	// are not queued.
 	Aggregate *aggregate.Aggregate
 	Picker    ingresshttp.Picker
-	// Ready reports whether conch could serve; shared addresses are opened then.
+	// Ready reports whether conch could serve; shared addresses are opened then, and Doors asked.
 	Ready func() bool
+	// Doors gives an address's listener, grpc or http, on which another part of this conch has served until then; nil where the door is off. Doors itself is nil
+	// where New binds the addresses.
+	Doors func(key string) net.Listener
 	// Connections bounds the open connections of clients.
 	Connections int
 	// Buffers are what requests are received into.
@@ -62,7 +65,7 @@ type Options struct {
 type Fronts struct {
 	o     Options
 	grpc  *ingressgrpc.Server
-	http  *http.Server
+	http  webServer
 	proxy *ingresshttp.Handler
 	gate  *gate.Gate
 	tls   map[string]*tls.Config // by key, nil in the clear
@@ -75,6 +78,13 @@ type Fronts struct {
 	// handed over or that conch stops.
 	opened  chan struct{}
 	leaving atomic.Bool
+}
+
+// webServer is net/http's Server, or one that answers requests inside its connections.
+type webServer interface {
+	Serve(l net.Listener) error
+	Shutdown(ctx context.Context) error
+	Close() error
 }
 
 // door is an open address.
@@ -101,17 +111,20 @@ func New(ctx context.Context, o Options) (f *Fronts, err error) {
 	})
 	limit := int(min(uint64(limits.MessageBytes), math.MaxInt32))
 	f.proxy = ingresshttp.New(ingresshttp.Options{
-		Inferer: lender{o.Dispatcher}, Catalog: o.Aggregate, Picker: o.Picker, Endpoints: o.Aggregate, Aggregator: o.Aggregate, Refused: o.Dispatcher.Refused, Remember: o.Aggregate.Remember,
+		Inferer: o.Dispatcher, Catalog: o.Aggregate, Picker: o.Picker, Endpoints: o.Aggregate, Aggregator: o.Aggregate, Refused: o.Dispatcher.Refused, Remember: o.Aggregate.Remember,
 		MaxBodyBytes: int64(limit), Patience: limits.Stall.Std(), Leaving: f.leaving.Load, Logger: o.Log.With("part", "http"),
 		Pool: o.Buffers, Spans: o.Spans,
 	})
-	f.http = doors.HTTP(context.WithoutCancel(ctx), f.proxy, o.Log)
-	f.http.MaxHeaderBytes = maxHeader
-	f.http.ReadHeaderTimeout = min(doors.HeaderTimeout, limits.Stall.Std())
+	web := doors.HTTP(context.WithoutCancel(ctx), f.proxy, o.Log)
+	web.MaxHeaderBytes = maxHeader
+	web.ReadHeaderTimeout = min(doors.HeaderTimeout, limits.Stall.Std())
 	// Triton ends no idle connection; the gate ends the idlest where there are too
 	// many.
-	f.http.ReadTimeout, f.http.IdleTimeout = limits.Stall.Std(), -1
-	f.http.ConnContext = gate.WithConn
+	web.ReadTimeout, web.IdleTimeout = limits.Stall.Std(), -1
+	web.ConnContext = gate.WithConn
+	if f.http = web; o.Config.Wire != config.WireGRPC {
+		f.http = http1.New(web, ingresshttp.Plain)
+	}
 	var over credentials.TransportCredentials
 	if f.tls["grpc"] != nil {
 		over = credentials.NewTLS(f.tls["grpc"])
@@ -119,6 +132,7 @@ func New(ctx context.Context, o Options) (f *Fronts, err error) {
 	f.grpc = ingressgrpc.New(ingressgrpc.Options{
 		Inferer: o.Dispatcher, Aggregator: o.Aggregate, Refused: o.Dispatcher.Refused, Credentials: over,
 		MaxMessage: limit, GRPC: o.Config.Wire == config.WireGRPC,
+		MaxAge: o.Config.Listen.MaxConnectionAge.Std(), Grace: o.Config.Listen.MaxConnectionAgeGrace.Std(),
 		Pool: o.Buffers, Logger: o.Log.With("part", "grpc"),
 	})
 	if err := errors.Join(o.Registry.Register(newQueues(o.Dispatcher, f.gate)), f.bind()); err != nil {
@@ -150,7 +164,7 @@ func (f *Fronts) address(key string) string {
 func (f *Fronts) bind() error {
 	for _, key := range keys {
 		address := f.address(key)
-		if address == "" {
+		if address == "" || f.o.Doors != nil {
 			continue
 		}
 		if f.o.Config.Listen.ReusePort {
@@ -219,6 +233,21 @@ func (f *Fronts) Run(ctx context.Context) error {
 // serveAll serves every door; a door that ends before its time is sent to
 // failed. Shared doors open once conch is ready, so that no client comes before.
 func (f *Fronts) serveAll(ctx context.Context, failed chan<- error, running *sync.WaitGroup) {
+	if f.o.Doors != nil {
+		running.Go(func() {
+			if !await(ctx, f.ready(time.Now().Add(takeAnyway))) {
+				return
+			}
+			for _, key := range keys {
+				if l := f.o.Doors(key); l != nil {
+					f.opens(key, l)
+					f.serve(key, failed, running)
+				}
+			}
+			close(f.opened)
+		})
+		return
+	}
 	if !f.o.Config.Listen.ReusePort {
 		close(f.opened)
 		for _, key := range keys {
@@ -246,6 +275,15 @@ func (f *Fronts) serveAll(ctx context.Context, failed chan<- error, running *syn
 		close(f.opened)
 		f.o.Log.Info("conch takes over shared addresses", "grpc", f.address("grpc"), "http", f.address("http"))
 	})
+}
+
+// takeAnyway is when the doors are taken though conch is not ready, as where a partition does not come up: the others serve. Before there are routes nobody
+// serves, and a request would be refused at once that waits, until its deadline, with who has the doors.
+const takeAnyway = 20 * time.Second
+
+// ready is Ready until a moment, and after it whether there are routes.
+func (f *Fronts) ready(until time.Time) func() bool {
+	return func() bool { return f.o.Ready() || time.Now().After(until) && f.o.Dispatcher.Ready() == nil }
 }
 
 // serve serves one door, if it is open.
@@ -324,7 +362,7 @@ func (f *Fronts) close() error {
 
 // Check is what the doors have to say of conch's readiness, if anything.
 func (f *Fronts) Check() (c api.Check, ok bool) {
-	if !f.o.Config.Listen.ReusePort && !f.leaving.Load() {
+	if !f.o.Config.Listen.ReusePort && f.o.Doors == nil && !f.leaving.Load() {
 		return c, false
 	}
 	c = api.Check{Name: "doors", OK: true}
@@ -334,17 +372,10 @@ func (f *Fronts) Check() (c api.Check, ok bool) {
 			c.OK, c.Reason = false, "draining: accepted requests are finished, and no more are accepted"
 		}
 	default:
+		if f.o.Doors != nil { // there, requests wait
+			break
+		}
 		c.OK, c.Reason = false, "shared addresses open once everything else is ready"
 	}
 	return c, true
-}
-
-// lender answers requests that their owner frees: the dispatcher takes over a
-// reference with every request, so it is given one of its own.
-type lender struct{ dispatcher *dispatch.Dispatcher }
-
-// Infer implements http.Inferer.
-func (l lender) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
-	r.Ref()
-	return l.dispatcher.Infer(ctx, r)
 }

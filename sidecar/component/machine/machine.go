@@ -33,7 +33,10 @@ func Node(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Node, 
 	}
 	if c.Driver.Kind == config.DriverAttach {
 		// The devices are the servers' affair, wherever they are.
-		node.Cpu, node.Gpus = nil, devices(c)
+		node.Cpu, node.Gpus = nil, nil
+		for i := range c.Driver.Endpoints {
+			node.Gpus = append(node.Gpus, Device(c, i))
+		}
 		return node, nil
 	}
 	settings := c.GPUs
@@ -132,17 +135,14 @@ func checkMPS(node *policy.Node, daemon mps.Daemon, log *slog.Logger) {
 	}
 }
 
-// devices are the GPUs that stand for endpoints: those that conch.yaml lists, or
-// ones of which nothing is known.
-func devices(c *config.Config) []*policy.GPU {
-	if !c.GPUs.Auto {
-		return listed(c.GPUs.List, nil)
+// Device is the GPU that stands for the i-th server that others run: the one that conch.yaml lists, or one of which nothing is known. Of the servers behind
+// driver.service all have the same.
+func Device(c *config.Config, i int) *policy.GPU {
+	if c.GPUs.Auto {
+		return &policy.GPU{Id: config.GPUID(i), Type: unknownGPU}
 	}
-	all := make([]*policy.GPU, len(c.Driver.Endpoints))
-	for i := range all {
-		all[i] = &policy.GPU{Id: config.GPUID(i), Type: unknownGPU}
-	}
-	return all
+	all := listed(c.GPUs.List, nil)
+	return all[min(i, len(all)-1)]
 }
 
 // unknownGPU is the type of a GPU behind an endpoint whose GPU is not declared.

@@ -52,9 +52,11 @@ type Options struct {
 	Groups *merging.Book
 	Others *servers.Others
 	// Fronts says whether clients can come in, if there is something to say.
-	Fronts   func() (api.Check, bool)
-	Registry *prometheus.Registry
-	Log      *slog.Logger
+	Fronts func() (api.Check, bool)
+	// MetricsDoor gives the listener of the metrics, on which another part of this conch has served until then; nil, or giving nil: New binds the address.
+	MetricsDoor func() net.Listener
+	Registry    *prometheus.Registry
+	Log         *slog.Logger
 }
 
 // Operators are the doors of operators.
@@ -85,6 +87,7 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 	p := &Operators{log: o.Log, watches: watch.New(watch.Options{
 		Sources: append(admin.Sources(conch),
 			watch.Source{Topic: api.TopicRequests, State: shown.requests},
+			watch.Source{Topic: api.TopicMinutes, Since: shown.minutes, First: recent.MinutesKept},
 			watch.Source{Topic: api.TopicWaiting, State: shown.waiting},
 			watch.Source{Topic: api.TopicExecutions, Since: shown.executions, First: recent.ExecutionsKept},
 		),
@@ -118,6 +121,9 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 		{"ui", listen.UI.Address, doors.HTTP(ctx, browsers, o.Log), uiTLS, nil},
 	}
 	p.doors[1].server.ConnContext = admin.WithPeer
+	if o.MetricsDoor != nil {
+		p.doors[0].listener = o.MetricsDoor()
+	}
 	if err := p.bind(); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
@@ -141,7 +147,7 @@ func settingsTLS(listen config.Listen, log *slog.Logger) (forMetrics, forAdmin, 
 // bind opens every address that is not off.
 func (p *Operators) bind() (err error) {
 	for _, d := range p.doors {
-		if d.address == config.Off {
+		if d.address == config.Off || d.listener != nil {
 			continue
 		}
 		open := doors.Listen

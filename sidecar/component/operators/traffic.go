@@ -49,13 +49,21 @@ func (t traffic) waiting() ([]watch.Object, error) {
 	return objects, nil
 }
 
+func (t traffic) minutes(after uint64) []watch.Entry {
+	return entries(t.recent.Minutes(after, time.Now()))
+}
+
 func (t traffic) executions(after uint64) []watch.Entry {
-	all, first := t.recent.Executions(after, time.Now())
-	entries := make([]watch.Entry, len(all))
-	for i, e := range all {
-		entries[i] = watch.Entry{ID: first + uint64(i), Value: e} //nolint:gosec // not negative
+	return entries(t.recent.Executions(after, time.Now()))
+}
+
+// entries of a log whose first one has the number first.
+func entries[T any](all []T, first uint64) []watch.Entry {
+	out := make([]watch.Entry, len(all))
+	for i, v := range all {
+		out[i] = watch.Entry{ID: first + uint64(i), Value: v} //nolint:gosec // not negative
 	}
-	return entries
+	return out
 }
 
 // Slowest implements admin.Traffic.

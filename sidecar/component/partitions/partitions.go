@@ -62,16 +62,12 @@ type Partitions struct {
 
 // New makes the reconciler. It starts nothing before a plan is desired.
 func New(o Options) (*Partitions, error) {
-	desired, err := apply.NewStore(o.State.DB)
-	if err != nil {
-		return nil, err
-	}
 	files := apply.Repository(o.State.Repository)
 	if others := o.Servers.Others; others != nil && others.Files != nil {
 		files = others.Files
 	}
 	options := apply.Options{
-		Dir: directory(o.Config), Store: desired, Driver: o.Servers.Driver, Repository: files, Router: o.Router,
+		Dir: directory(o.Config), Store: apply.NewStore(o.State.Store), Driver: o.Servers.Driver, Repository: files, Router: o.Router,
 		Recorder: control.Samples(o.Recorder), MPS: o.MPS, Logger: o.Log.With("part", "apply"),
 		WarmUp: func(ctx context.Context, address string, m *tritonpb.ModelConfig, w warmup.Options) (warmup.Result, error) {
 			w.Credentials = o.Credentials
@@ -81,7 +77,7 @@ func New(o Options) (*Partitions, error) {
 		Settings:    func(ctx context.Context, at driver.Endpoint) error { return replay(ctx, o, at) },
 		OnAction:    o.Hooks.ActionDone,
 		OnPartition: func(e driver.Event) { o.Hooks.PartitionChanged(e.Partition, e.Up, changed(e)) },
-		OnFault:     o.Hooks.MPSFault, OnGroupFault: o.Hooks.GroupFault,
+		OnFault:     o.Hooks.MPSFault, OnGroupFault: o.Hooks.GroupFault, OnTakeOver: o.Hooks.TakenOver,
 	}
 	if o.MPS.Running && !o.MPS.Elsewhere {
 		options.Faulted = o.MPS.Faulted
@@ -96,7 +92,7 @@ func New(o Options) (*Partitions, error) {
 // directory is where the servers have their models: servers elsewhere have a volume of conch's at the same path.
 func directory(c *config.Config) string {
 	if c.Driver.Kind == config.DriverKubernetes {
-		return c.Driver.Kubernetes.Models.Path
+		return filepath.Join(c.Driver.Kubernetes.Models.Path, "partitions")
 	}
 	return filepath.Join(c.State, "partitions")
 }

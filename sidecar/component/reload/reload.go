@@ -6,7 +6,6 @@ package reload
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -16,14 +15,14 @@ import (
 
 // Reload is the component that reads the configuration again.
 type Reload struct {
-	load  func() (*config.Config, error)
-	apply func(context.Context, *config.Config) error
-	log   *slog.Logger
+	load    func() (*config.Config, error)
+	apply   func(context.Context, *config.Config) error
+	refused func(error)
 }
 
-// New makes what reads the configuration by load, and brings it into force by apply.
-func New(load func() (*config.Config, error), apply func(context.Context, *config.Config) error, log *slog.Logger) *Reload {
-	return &Reload{load, apply, log}
+// New makes what reads the configuration by load, and brings it into force by apply. What either refuses is handed to refused.
+func New(load func() (*config.Config, error), apply func(context.Context, *config.Config) error, refused func(error)) *Reload {
+	return &Reload{load, apply, refused}
 }
 
 // Now reads the configuration again: all of it comes into force, or nothing.
@@ -33,7 +32,7 @@ func (r *Reload) Now(ctx context.Context) {
 		err = r.apply(ctx, next)
 	}
 	if err != nil {
-		r.log.Error("the configuration was not reloaded", "error", err)
+		r.refused(err)
 	}
 }
 

@@ -5,7 +5,6 @@ package reload_test
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"os/exec"
 	"syscall"
@@ -32,7 +31,7 @@ func TestSIGHUPDoesNotEndAConchThatStops(t *testing.T) {
 	load := func() (*config.Config, error) { loaded <- struct{}{}; return nil, os.ErrNotExist }
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	r := reload.New(load, nil, slog.New(slog.DiscardHandler))
+	r := reload.New(load, nil, nil)
 	go func() { ended <- r.Run(ctx) }()
 	stop()
 	require.NoError(t, <-ended)

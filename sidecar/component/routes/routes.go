@@ -92,9 +92,6 @@ func (r Routes) Lookup(name string) (aggregate.Model, bool) {
 
 // servedBy are the models that a name may be served by.
 func servedBy(n *names.Name) []string {
-	if n.Alias != nil {
-		return []string{n.Alias.Model}
-	}
 	all := make([]string, 0, len(n.App.Variants))
 	for _, v := range n.App.Variants {
 		if v.State == names.Active {
@@ -124,6 +121,7 @@ func (r Routes) Count(model, version string) (aggregate.Count, bool) {
 		if c.Version == version {
 			return aggregate.Count{
 				Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailTime, QueueTime: c.QueueTime, Ran: c.Ran, Executions: c.Executions, Rows: c.Rows, Asked: c.Asked,
+				Walked: c.Walked, LastWalk: c.LastWalk,
 			}, true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/estimator"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -46,7 +47,7 @@ func (o Options) cordoned(gpu string) bool {
 // earlier orders.
 func NewCalibration(ctx context.Context, o Options) (*calibration.Calibration, []*estimator.Bundle, error) {
 	return calibration.New(ctx, calibration.Options{
-		Driver: o.Servers.Scratch, Dir: filepath.Join(o.Config.State, "calibration"), Nodes: []*policy.Node{o.Node}, Clock: machineClock{}, Logger: o.Log.With("part", "calibration"),
+		Driver: o.Servers.Scratch, Dir: filepath.Join(o.Config.State, "calibration"), Nodes: []*policy.Node{o.Node}, Clock: clock.Interruptible{}, Logger: o.Log.With("part", "calibration"),
 		Busy: func(gpu string) float64 {
 			l := o.Look()
 			busy := 0.0
@@ -82,19 +83,4 @@ func NewCalibration(ctx context.Context, o Options) (*calibration.Calibration, [
 			o.Recorder.Calibrated(model, gpuType, share, samples)
 		},
 	})
-}
-
-// machineClock is this machine's time.
-type machineClock struct{}
-
-func (machineClock) Now() time.Time { return time.Now() }
-
-func (machineClock) Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err()
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -28,11 +29,11 @@ type Others struct {
 // attach makes the servers of driver attach. GPUs stand for their devices, one
 // each, in their order.
 func attach(c *config.Config, node *policy.Node, store *repo.Store, how credentials.TransportCredentials, log *slog.Logger) (*Others, error) {
-	var endpoints []driver.AttachEndpoint
+	endpoints := []driver.AttachEndpoint{}
 	var dirs []string
 	for i, e := range c.Driver.Endpoints {
 		endpoints = append(endpoints, driver.AttachEndpoint{
-			GPU: node.GetGpus()[i].GetId(), Repository: e.Repository,
+			GPU: node.GetGpus()[i].GetId(), Repository: e.Repository, Executions: e.Executions,
 			Endpoint: driver.Endpoint{GRPC: e.GRPC, HTTP: open(e.HTTP), Metrics: open(e.Metrics)},
 		})
 		if e.Repository != "" {
@@ -52,6 +53,15 @@ func attach(c *config.Config, node *policy.Node, store *repo.Store, how credenti
 	}
 	s.Catalogue = attached.New(node.GetName(), d, s.Files)
 	return s, nil
+}
+
+// executing is a node of whose GPUs, which stand for the servers in their order, each executes as many batches at once as its server does.
+func executing(node *policy.Node, servers []driver.EndpointState) *policy.Node {
+	n := proto.CloneOf(node)
+	for i, s := range servers {
+		n.Gpus[i].Executions = uint32(s.AtOnce) //nolint:gosec // few
+	}
+	return n
 }
 
 // open is an address, or nothing where the door is off.

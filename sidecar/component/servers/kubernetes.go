@@ -23,7 +23,7 @@ func inCluster(ctx context.Context, o Options) (*Servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Servers{Driver: pods, Nodes: pods.Nodes}, nil
+	return &Servers{Driver: pods, Pods: pods, Nodes: pods.Nodes}, nil
 }
 
 // dataSheet is what is known of a type of GPU besides what the cluster says.

@@ -28,19 +28,15 @@ type Served struct {
 	each func(ctx context.Context, call func(context.Context, driver.EndpointState, tritonpb.GRPCInferenceServiceClient) error) error
 	// passing reports whether the servers batch.
 	passing func() bool
-	types   map[string]string // of GPUs, by id
+	nodes   func() []*policy.Node
 	seen    map[string]*observe.ServerStatistics
 	was     bool
 }
 
-// NewServed makes what learns from others' servers with these GPUs while passing
+// NewServed makes what learns from others' servers, whose GPUs are those of nodes, while passing
 // says that they batch.
-func NewServed(r *observe.Recorder, s *Others, passing func() bool, gpus []*policy.GPU) *Served {
-	all := &Served{recorder: r, each: s.Driver.Each, passing: passing, types: map[string]string{}, seen: map[string]*observe.ServerStatistics{}}
-	for _, g := range gpus {
-		all.types[g.GetId()] = g.GetType()
-	}
-	return all
+func NewServed(r *observe.Recorder, s *Others, passing func() bool, nodes func() []*policy.Node) *Served {
+	return &Served{recorder: r, each: s.Driver.Each, passing: passing, nodes: nodes, seen: map[string]*observe.ServerStatistics{}}
 }
 
 // Run implements component.Component: it asks until ctx ends.
@@ -68,6 +64,17 @@ func (s *Served) look(ctx context.Context) {
 		return
 	}
 	s.was = true
+	types := map[string]string{} // of GPUs, by id
+	for _, n := range s.nodes() {
+		for _, g := range n.GetGpus() {
+			types[g.GetId()] = g.GetType()
+		}
+	}
+	for gpu := range s.seen {
+		if types[gpu] == "" { // its server is gone
+			delete(s.seen, gpu)
+		}
+	}
 	_ = s.each(ctx, func(ctx context.Context, e driver.EndpointState, client tritonpb.GRPCInferenceServiceClient) error {
 		ctx, cancel := context.WithTimeout(ctx, servedPatience)
 		defer cancel()
@@ -79,7 +86,7 @@ func (s *Served) look(ctx context.Context) {
 			s.seen[e.GPU] = &observe.ServerStatistics{}
 		}
 		for model, all := range s.seen[e.GPU].Since(r.GetModelStats()) {
-			s.recorder.Served(model, s.types[e.GPU], 100, all)
+			s.recorder.Served(model, types[e.GPU], 100, all)
 		}
 		return nil
 	})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
@@ -46,7 +47,9 @@ func TestServersThatBatchAreAskedWhatTheyDid(t *testing.T) {
 		var passing atomic.Bool
 		passing.Store(true)
 		s := &Served{
-			recorder: recorder, passing: passing.Load, types: map[string]string{"gpu0": "A", "gpu1": "B"}, seen: map[string]*observe.ServerStatistics{},
+			recorder: recorder, passing: passing.Load, nodes: func() []*policy.Node {
+				return []*policy.Node{{Gpus: []*policy.GPU{{Id: "gpu0", Type: "A"}, {Id: "gpu1", Type: "B"}}}}
+			}, seen: map[string]*observe.ServerStatistics{},
 			each: func(ctx context.Context, call func(context.Context, driver.EndpointState, tritonpb.GRPCInferenceServiceClient) error) error {
 				for gpu, c := range map[string]*counting{"gpu0": mute, "gpu1": good} {
 					if err := call(ctx, driver.EndpointState{AttachEndpoint: driver.AttachEndpoint{GPU: gpu}}, c); err != nil {

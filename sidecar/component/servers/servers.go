@@ -18,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 	"github.com/conch-serving/conch/sidecar/component/cluster"
 	"github.com/conch-serving/conch/sidecar/config"
@@ -49,6 +50,10 @@ type Servers struct {
 	Others *Others
 	// Nodes are the machines with GPUs, as they are now.
 	Nodes func() []*policy.Node
+	// Pods is the driver where servers are Pods of conch's own; else nil.
+	Pods *kubernetes.Driver
+	// service is followed; nil unless the servers are behind one.
+	service *kubernetes.Service
 }
 
 // New makes the driver that conch.yaml names. It starts no server.
@@ -64,11 +69,15 @@ func makeServers(ctx context.Context, o Options) (*Servers, error) {
 	d, log := o.Config.Driver, o.Log.With("part", "driver")
 	switch d.Kind {
 	case config.DriverAttach:
+		if d.Service != (config.Service{}) {
+			return behindService(ctx, o)
+		}
 		others, err := attach(o.Config, o.Node, o.Store, o.Credentials, o.Log)
 		if err != nil {
 			return nil, err
 		}
-		return &Servers{Driver: others.Driver, Others: others}, nil
+		nodes := func() []*policy.Node { return []*policy.Node{executing(o.Node, others.Driver.Known())} }
+		return &Servers{Driver: others.Driver, Others: others, Nodes: nodes}, nil
 	case config.DriverKubernetes:
 		return inCluster(ctx, o)
 	case config.DriverEmbedded:
@@ -96,6 +105,9 @@ func makeServers(ctx context.Context, o Options) (*Servers, error) {
 // Run implements component.Component. Whoever started servers ends them before.
 func (s *Servers) Run(ctx context.Context) error {
 	<-ctx.Done()
+	if s.service != nil {
+		s.service.Close()
+	}
 	err := s.Driver.Close()
 	if s.Scratch != nil {
 		err = errors.Join(err, s.Scratch.Close())

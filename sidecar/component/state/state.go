@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/repo"
 )
 
@@ -26,36 +27,51 @@ const (
 	lockWait = time.Second
 )
 
+// Options of Open.
+type Options struct {
+	// Emulated says that models need no files of their backend.
+	Emulated bool
+	// Store keeps plans, events, revisions and what was learnt; nil: the database of the directory does.
+	Store store.Store
+	// Files is the directory of the content of models; empty: it is in the state directory. Who has the same Store has to have the same Files.
+	Files string
+	Log   *slog.Logger
+}
+
 // State is an open state directory.
 type State struct {
-	// DB keeps plans, events and what was learnt.
-	DB *bbolt.DB
+	// Store keeps plans, events and what was learnt.
+	Store store.Store
+	// db also keeps a second conch out of the directory.
+	db *bbolt.DB
 	// Repository keeps the revisions of models.
 	Repository *repo.Store
 
 	remove func() error // the name of the process
 }
 
-// Open opens a state directory, which it makes if there is none. Emulated says that
-// models need no files of their backend.
-func Open(dir string, emulated bool, log *slog.Logger) (s *State, err error) {
-	if err := closeToOthers(dir, log); err != nil {
+// Open opens a state directory, which it makes if there is none.
+func Open(dir string, o Options) (s *State, err error) {
+	if err := closeToOthers(dir, o.Log); err != nil {
 		return nil, err
 	}
-	s = &State{}
+	s = &State{Store: o.Store}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 			s = nil
 		}
 	}()
-	if s.DB, err = open(filepath.Join(dir, databaseFile)); err != nil {
+	if s.db, err = open(filepath.Join(dir, databaseFile)); err != nil {
 		return s, err
+	}
+	if s.Store == nil {
+		s.Store = store.NewBolt(s.db)
 	}
 	if s.remove, err = writeRunning(dir); err != nil {
 		return s, err
 	}
-	s.Repository, err = repo.Open(filepath.Join(dir, "repository"), repo.Options{Emulated: emulated})
+	s.Repository, err = repo.Open(filepath.Join(dir, "repository"), repo.Options{Emulated: o.Emulated, Revisions: o.Store, Files: o.Files})
 	return s, err
 }
 
@@ -74,8 +90,8 @@ func (s *State) close() error {
 	if s.remove != nil {
 		errs = append(errs, s.remove())
 	}
-	if s.DB != nil {
-		errs = append(errs, s.DB.Close())
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
 	}
 	return errors.Join(errs...)
 }

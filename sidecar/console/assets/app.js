@@ -15,7 +15,7 @@ import { Models } from './models.js';
 
 const always = ['conch', 'events'];
 const screens = [
-  { id: 'late', name: 'Late', view: Late, topics: ['requests', 'models'] },
+  { id: 'late', name: 'Late', view: Late, topics: ['requests', 'minutes', 'models'] },
   { id: 'gpus', name: 'GPUs', view: GPUs, topics: ['gpus', 'models', 'plan'] },
   { id: 'waiting', name: 'Waiting', view: Waiting, topics: ['waiting', 'models'] },
   { id: 'plans', name: 'Plans', view: Plans, topics: ['plan'] },

@@ -25,9 +25,9 @@ function stateOf(model, partition, models) {
 function Chip({ model, partition, models, role, now, onOpen }) {
   const [level, words_] = stateOf(model, partition, models);
   const since = conditionOf(models.get(model)?.conditions, 'ready')?.since;
-  const ago = since ? `, since ${span((now - Date.parse(since)) / 1000)}` : '';
+  const ago = since ? `, for ${span((now - Date.parse(since)) / 1000)}` : '';
   return html`<button class=${`chip ${level}`} title=${`${short(model, 200)}: ${words_}${role ? `, ${role}` : ''}${ago}`} onClick=${(e) => { e.stopPropagation(); onOpen({ model }); }}>
-    <span aria-hidden="true">${signs[level]}</span><${Name} text=${model} most=${40} />${role && html`<small>${role}</small>`}<span class="hidden">: ${words_}</span></button>`;
+    ${signs[level] && html`<span aria-hidden="true">${signs[level]}</span>`}<${Name} text=${model} most=${40} />${role && html`<small>${role}</small>`}<span class="hidden">: ${words_}</span></button>`;
 }
 
 function Partition({ p, models, roleOf, now, onOpen }) {
@@ -53,10 +53,13 @@ const tag = (g) => g.cordon && html`<span class="tag" title=${short(`${g.cordon.
 const busyOf = (g) => g.partitions.reduce((n, p) => n + p.busy_share * (p.thread_percentage || 100), 0) / 100;
 const busyText = (g) => g.partitions.some((p) => p.up) ? percent(busyOf(g)) : g.partitions.length ? unknown : '0%';
 
+// inUse says why it is not known how much of a GPU's memory is: Conch plans with what models need, and asks no GPU.
+const inUse = (emulated) => `${unknown}, ${emulated ? 'the GPU is emulated' : 'Conch does not measure it'}`;
+
 function roomyGPU({ g, ...rest }) {
   const used = g.partitions.reduce((n, p) => n + p.thread_percentage, 0);
   const limited = g.partitions.length > 0 && g.partitions.every((p) => p.memory_limit_bytes);
-  const memory = limited ? `${bytes(g.partitions.reduce((n, p) => n + p.memory_limit_bytes, 0))} of ${bytes(g.memory_bytes)} given out` : `${bytes(g.memory_bytes || NaN)}, in use: ${unknown}`;
+  const memory = limited ? `${bytes(g.partitions.reduce((n, p) => n + p.memory_limit_bytes, 0))} of ${bytes(g.memory_bytes)} given out` : `${bytes(g.memory_bytes || NaN)}, in use: ${inUse(g.emulated)}`;
   return html`<article class="gpu" aria-label=${`GPU ${short(g.id, 60)}`}>
     <header><h3><${Name} text=${g.id} most=${24} /></h3><span class="quiet">${short(g.type || unknown, 30)}${g.emulated ? ' · emulated' : ''}</span>${tag(g)}
       <span class="push"></span><${Meter} share=${busyOf(g)} label=${`busy ${busyText(g)}`} /><span class="quiet">busy ${busyText(g)}</span></header>
@@ -111,7 +114,7 @@ export function GPUs({ stream }) {
       <div class=${`gpus ${roomy}`}>${all.map((g) => html`<${GPU} key=${g.id} g=${g} models=${models} roleOf=${(p, m) => role.get(`${p}\n${m}`)} now=${stream.now} onOpen=${setOpen} dense=${roomy === 'many'} />`)}</div></section>`)}
     ${seen && gpus.length === 0 && html`<${Empty}>There is no GPU: conch.yaml names none, and none was found.<//>`}
     ${open?.model !== undefined && html`<${OfModel} model=${open.model} stream=${stream} onClose=${() => setOpen(null)} />`}
-    ${open?.partition !== undefined && html`<${OfPartition} p=${partitions.find((p) => p.id === open.partition)} stream=${stream} onClose=${() => setOpen(null)} />`}`;
+    ${open?.partition !== undefined && html`<${OfPartition} p=${partitions.find((p) => p.id === open.partition)} emulated=${gpus.find((g) => g.partitions.some((p) => p.id === open.partition))?.emulated} stream=${stream} onClose=${() => setOpen(null)} />`}`;
 }
 
 // Unserved models with the reason: the first few, and the others once they are asked for.
@@ -119,13 +122,13 @@ export function Unserved({ title, models, onOpen }) {
   const [all, show] = useState(false);
   if (!models.length) return null;
   return html`<section class="without"><h2>${title}</h2><ul>${models.slice(0, all ? 200 : 4).map((m) => html`<li key=${m.name}>
-    ${onOpen ? html`<button class="link" onClick=${() => onOpen(m)}><${Name} text=${m.name} /></button>` : html`<${Name} text=${m.name} />`} <${ModelState} model=${m} /> <span class="quiet">${short(m.state_reason || unknown, 300)}</span></li>`)}</ul>
+    ${onOpen ? html`<button class="link" onClick=${() => onOpen(m)}><${Name} text=${m.name} /></button>` : html`<${Name} text=${m.name} />`} <${ModelState} model=${m} /> <span class="quiet">${short(m.state_reason || unknown, 600)}</span></li>`)}</ul>
     ${!all && models.length > 4 && html`<p><button class="link" onClick=${() => show(true)}>Show ${models.length > 200 ? 'the first 200' : `all ${models.length}`}</button></p>`}</section>`;
 }
 
 export const Conditions = ({ all, now }) => html`<table class="plain"><caption class="hidden">Conditions</caption><tbody>${(all ?? []).map((c) => html`<tr key=${c.type}><th scope="row">${c.type}</th>
   <td><${State} level=${c.type === 'degraded' ? c.holds ? 'bad' : 'good' : c.type === 'ready' ? c.holds ? 'good' : 'bad' : c.holds ? 'busy' : 'idle'}>${c.holds ? 'yes' : 'no'}<//></td>
-  <td>${c.since ? `since ${span((now - Date.parse(c.since)) / 1000)}` : ''}</td><td class="text">${short(c.message || c.reason || '', 400)}${c.attempts ? ` (${plural(c.attempts, 'attempt')} failed)` : ''}</td></tr>`)}</tbody></table>`;
+  <td class="nowrap">${c.since ? `for ${span((now - Date.parse(c.since)) / 1000)}` : ''}</td><td class="text">${short(c.message || c.reason || '', 400)}${c.attempts ? ` (${plural(c.attempts, 'attempt')} failed)` : ''}</td></tr>`)}</tbody></table>`;
 
 function OfModel({ model, stream, onClose }) {
   const m = stream.models.get(model);
@@ -141,14 +144,15 @@ function OfModel({ model, stream, onClose }) {
   <//>`;
 }
 
-function OfPartition({ p, stream, onClose }) {
+function OfPartition({ p, emulated, stream, onClose }) {
   const log = useFetch(p?.log ? `${path('partitions', p.id)}/log?tail=40` : '', text);
   if (!p) return html`<${Drawer} title="Partition" onClose=${onClose}><p>It is no part of the plan any more.</p><//>`;
   return html`<${Drawer} title=${html`Partition <${Name} text=${p.id} />`} onClose=${onClose}>
     <p><${State} level=${p.up ? 'good' : 'bad'}>${p.up ? 'up' : 'down'}<//> ${!p.up && html`<span class="text">${short(p.reason ?? '', 1000)}</span>`}</p>
     <dl class="facts">
       <dt>Share</dt><dd>${p.thread_percentage ? `${p.thread_percentage}% of ${p.gpu}` : 'CPUs'}, ${p.shares_enforced ? 'enforced by MPS' : `not enforced${p.share_reason ? `: ${short(p.share_reason, 200)}` : ''}`}</dd>
-      <dt>Memory</dt><dd>${p.memory_limit_bytes ? `limit ${bytes(p.memory_limit_bytes)}` : 'no limit'}, in use ${unknown}</dd>
+      ${p.executions > 1 && html`<dt>Executions</dt><dd>${plural(p.executions, 'batch', 'batches')} at once</dd>`}
+      <dt>Memory</dt><dd>${p.memory_limit_bytes ? `limit ${bytes(p.memory_limit_bytes)}` : 'no limit'}, in use: ${inUse(emulated)}</dd>
       <dt>Busy</dt><dd>${p.up ? percent(p.busy_share) : unknown} of the last seconds</dd>
       <dt>Server</dt><dd>started ${clock(p.started)}, ${plural(p.restarts, 'restart')} that nobody ordered</dd>
       <dt>Models</dt><dd>${p.models.length ? p.models.map((m) => html`<${Name} key=${m} text=${m} /> `) : 'none'}</dd>

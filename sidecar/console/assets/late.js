@@ -3,11 +3,8 @@
 
 import { useState } from './vendor/hooks.js';
 import { Drawer, Empty, Fetched, html, Name, path, Stack, State, Table, Tile, unserved, useFetch, Verdict } from './parts.js';
-import { clock, percent, plural, rate, seconds, short, unknown, whole, words } from './format.js';
-import { Plot } from './plot.js';
-
-// target is the share of requests in time below which a model is late: a system holds a rate while at most 1% are bad.
-const target = 0.99;
+import { clock, percent, plural, rate, seconds, short, span, unknown, whole, words } from './format.js';
+import { Bars, Hour, share, target } from './hour.js';
 
 const spans = [
   { id: 'wait', name: 'waits for a GPU', series: 1 },
@@ -16,7 +13,6 @@ const spans = [
   { id: 'conch', name: 'Conch itself', series: 6 },
 ];
 
-const share = (a) => a?.requests ? a.in_time / a.requests : null;
 const total = (spent) => spans.reduce((sum, s) => sum + spent[s.id], 0);
 
 // why is what a model's requests suffer from most, in words.
@@ -39,7 +35,7 @@ export function verdict(rows) {
   const late = asked.filter((r) => share(r.now) < target).sort((a, b) => share(a.now) - share(b.now));
   if (!asked.length) return { level: 'idle', text: 'Nothing is being asked for.', note: 'No request has ended in the last seconds.' };
   const all = `${percent(inTime / requests)} of ${rate(perSecond)} req/s in time`;
-  if (!late.length) return { level: 'good', text: `${asked.length === 1 ? 'The model that is asked for meets' : `All ${asked.length} models that are asked for meet`} the target.`, note: `${all}. The target is ${percent(target)} inside the SLO.` };
+  if (!late.length) return { level: 'good', text: `${asked.length === 1 ? 'The model that is asked for meets' : `All ${asked.length} models that are asked for meet`} the target.`, note: `${all}. The target is ${100 * target}% inside the SLO.` };
   return {
     level: 'bad', text: `${late.length} of ${plural(asked.length, 'model')} ${late.length === 1 ? 'misses' : 'miss'} the target: ${words(late.map((r) => `${short(r.model, 30)} (${percent(share(r.now))})`), 3)}.`,
     note: `${all}. ${late.slice(0, 2).map((r) => why(r) && `${short(r.model, 30)}: ${why(r)}`).filter(Boolean).join('; ')}`,
@@ -82,7 +78,8 @@ export function Late({ stream }) {
   const columns = [
     { id: 'model', head: 'Model', by: (r) => r.model, cell: (r) => html`<${Name} text=${r.model} />` },
     { id: 'now', head: 'In time now', by: (r) => share(r.now), cell: (r) => html`<${Share} of=${r.now} />`, title: 'share of requests answered inside their SLO, over the last seconds' },
-    { id: 'hour', head: 'Last hour', by: (r) => share(r.hour), cell: (r) => html`<${Share} of=${r.hour} />` },
+    { id: 'hour', head: 'Last hour', by: (r) => share(r.hour), title: 'minute by minute: bars from 90% to 100% of requests in time, red below 99%, none where nothing was measured',
+      cell: (r) => html`<span class="over-hour"><${Share} of=${r.hour} /><${Bars} stream=${stream} model=${r.model} /></span>` },
     { id: 'rate', head: 'Requests/s', kind: 'number', by: (r) => r.now.seconds ? r.now.requests / r.now.seconds : 0, cell: (r) => rate(r.now.seconds ? r.now.requests / r.now.seconds : 0) },
     { id: 'slo', head: 'SLO', kind: 'number', by: (r) => r.slo_seconds, cell: (r) => r.slo_seconds ? seconds(r.slo_seconds) : html`<span class="quiet">none</span>` },
     { id: 'p99', head: 'p99', kind: 'number', by: (r) => stream.models.get(r.model)?.latency_p99_seconds ?? 0, cell: (r) => {
@@ -93,29 +90,27 @@ export function Late({ stream }) {
     { id: 'bad', head: 'Bad now', by: (r) => r.now.requests - r.now.in_time, cell: (r) => html`<${Outcomes} of=${r.now.outcomes} />` },
     { id: 'state', head: 'State', by: (r) => stream.models.get(r.model)?.state, cell: (r) => html`<${ModelState} model=${stream.models.get(r.model)} />` },
   ];
-  const chart = [stream.history.map((p) => p[0] - stream.now / 1000), stream.history.map((p) => p[1])];
   return html`
     <${Verdict} level=${v.level} text=${v.text}>${v.note}<//>
-    ${down.length > 0 && html`<p class="problem">${plural(down.length, 'model')} cannot be served: ${words(down.map((m) => `${short(m.name, 30)} (${m.state}${m.state_reason ? `: ${short(m.state_reason, 140)}` : ''})`), 2)}</p>`}
+    ${down.length > 0 && html`<p class="problem">${plural(down.length, 'model')} cannot be served: ${words(down.map((m) => `${short(m.name, 30)} (${m.state}${m.state_reason ? `: ${short(m.state_reason, 600)}` : ''})`), 2)}</p>`}
     <div class="summary">
       <dl class="tiles">
-        <${Tile} label="In time, now" value=${percent(share(now))} note=${now.requests ? `of ${whole(now.requests)} in ${seconds(now.seconds)}` : 'no requests'} level=${share(now) === null ? '' : share(now) >= target ? 'good' : 'bad'} />
-        <${Tile} label="In time, last hour" value=${percent(share(hour))} note=${hour.requests ? `of ${whole(hour.requests)} in ${seconds(hour.seconds)}` : 'no requests'} level=${share(hour) === null ? '' : share(hour) >= target ? 'good' : 'bad'} />
+        <${Tile} label="In time, now" value=${percent(share(now))} note=${now.requests ? `of ${whole(now.requests)} in ${span(now.seconds)}` : 'no requests'} level=${share(now) === null ? '' : share(now) >= target ? 'good' : 'bad'} />
+        <${Tile} label="In time, last hour" value=${percent(share(hour))} note=${hour.requests ? `of ${whole(hour.requests)} in ${span(hour.seconds)}` : 'no requests'} level=${share(hour) === null ? '' : share(hour) >= target ? 'good' : 'bad'} />
         <${Tile} label="Bad, last hour" value=${whole(hour.requests - hour.in_time)} note=${worst.length ? worst.slice(0, 2).map(([k, n]) => `${k} ${whole(n)}`).join(', ') : 'none'} />
       </dl>
-      <figure><figcaption>In time, since this page was opened</figcaption>
-        <${Plot} data=${chart} height=${96} x=${(n) => n < -59 ? `${Math.round(n / 6) / 10} min` : `${Math.round(n)} s`} xRange=${() => [Math.min(chart[0][0] ?? 0, -30), 0]} legend=${false} label=${`share of requests in time, now ${percent(share(now))}`} y=${(n) => percent(n)} range=${(u, min, max) => [Math.min(min ?? 0.98, 0.98) - 0.005, 1.002]}
-          series=${[{ label: 'in time', color: '--s0', fill: true, width: 2 }]} /></figure>
+      <${Hour} stream=${stream} now=${now} caption="In time over the last hour, all requests" />
     </div>
     <${Legend} />
     <${Table} caption="Models, those that miss their target most first" columns=${columns} rows=${rows} rowKey=${(r) => r.model} first=${{ id: 'now', down: false }} onOpen=${(r) => setOpen(r.model)} empty="There is no model in the repository." />
-    ${open !== null && html`<${Slowest} model=${open} onClose=${() => setOpen(null)} />`}`;
+    ${open !== null && html`<${Slowest} stream=${stream} model=${open} onClose=${() => setOpen(null)} />`}`;
 }
 
-// Slowest requests of the last minute, each with where its time went.
-function Slowest({ model, onClose }) {
+// Slowest requests of a model in the last minute, each with where its time went, and how the model did over the last hour.
+function Slowest({ stream, model, onClose }) {
   const got = useFetch(`${path('models', model)}/slowest`);
   return html`<${Drawer} title=${html`Slowest of <${Name} text=${model} />`} onClose=${onClose}>
+    <${Hour} stream=${stream} model=${model} now=${stream.requests.get(model)?.now} caption="In time over the last hour" />
     <p class="quiet">The slowest requests of the last minute, as they were when this was opened. <button class="link" onClick=${got.again}>Ask again</button></p>
     <${Legend} />
     <${Fetched} of=${got}>${(all) => {

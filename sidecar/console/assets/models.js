@@ -26,7 +26,7 @@ export function Models({ stream }) {
     { id: 'backend', head: 'Backend', by: (m) => m.backend, cell: (m) => m.backend || unknown },
     { id: 'slo', head: 'SLO', kind: 'number', by: (m) => m.slo_seconds, cell: (m) => m.slo_seconds ? seconds(m.slo_seconds) : html`<span class="quiet">none</span>` },
     { id: 'batch', head: 'Max batch', kind: 'number', by: (m) => m.max_batch_size, cell: (m) => m.max_batch_size || '–' },
-    { id: 'batched', head: 'Batched by Conch', by: (m) => m.batchable, cell: (m) => m.batchable ? 'yes' : html`<span class="quiet" title=${short(m.pass_through_reason ?? '', 300)}>no: ${short(m.pass_through_reason || unknown, 60)}</span>` },
+    { id: 'batched', head: 'Batched by Conch', by: (m) => m.batchable, cell: (m) => m.batchable ? 'yes' : m.ensemble_steps ? 'its steps' : html`<span class="quiet" title=${short(m.pass_through_reason ?? '', 300)}>no: ${short(m.pass_through_reason || unknown, 60)}</span>` },
     { id: 'mean', head: 'Mean batch', kind: 'number', by: (m) => m.mean_batch, cell: (m) => m.mean_batch ? m.mean_batch.toFixed(1) : '–' },
     { id: 'rate', head: 'Requests/s', kind: 'number', by: (m) => m.rate, cell: (m) => rate(m.rate) },
     { id: 'revision', head: 'Revision', cell: (m) => html`<code>${(m.revision || unknown).slice(0, 10)}</code>` },

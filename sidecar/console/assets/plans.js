@@ -24,7 +24,8 @@ export function Plans({ stream }) {
   const p = stream.planInForce, plan = p?.plan;
   const policies = useFetch('/v1/policies?describe=false');
   const history = useFetch(`/v1/plan/history?seen=${p?.revision ?? 0}`);
-  const held = [...stream.events].reverse().find((e) => e.kind === 'plan_held' || e.kind === 'plan_rejected' || e.kind === 'plan_failed');
+  const last = [...stream.events].reverse().find((e) => ['plan_held', 'plan_rejected', 'plan_failed', 'policy_changed'].includes(e.kind));
+  const held = last?.kind === 'policy_changed' ? undefined : last; // another policy, or the same with other parameters, has other plans
   const isHeld = held && p && Date.parse(held.time) > Date.parse(p.applied_at || 0);
   const seen = stream.seen.has('plan');
   const ask = async (name) => {
@@ -35,6 +36,16 @@ export function Plans({ stream }) {
     } catch (error) { setTried((t) => ({ ...t, [name]: { error: error.message } })); }
   };
   const asks = (name) => (tried[name]?.asking ? 'Asking …' : tried[name] ? 'Ask again' : 'Ask');
+  // What is held back is what the policy in use plans, with its parameters; it is asked for again, since rates have changed meanwhile.
+  const [looks, setLooks] = useState({}); // {asking} or {error}
+  const look = async () => {
+    setLooks({ asking: true });
+    try {
+      const d = await call('/v1/plan/diff', {});
+      setOpen({ name: held.fields?.policy ?? p.policy, d, at: stream.now });
+      setLooks({});
+    } catch (error) { setLooks({ error: error.message }); }
+  };
   // One after the other: conch makes one plan at a time.
   const askAll = async () => { for (const q of policies.value ?? []) await ask(q.name); };
   const instances = (plan?.partitions ?? []).reduce((n, q) => n + (q.instances ?? []).length, 0);
@@ -43,7 +54,8 @@ export function Plans({ stream }) {
     : isHeld ? ['unsure', `Plan ${p.revision} serves; another is ${held.kind === 'plan_held' ? 'held back' : held.kind === 'plan_rejected' ? 'refused' : 'missing'}.`]
       : p.pin ? ['unsure', `Plan ${p.revision} is pinned by ${short(p.pin.author, 40)}.`] : ['good', `Plan ${p.revision} of policy ${short(p.policy, 40)} serves.`];
   return html`
-    <${Verdict} level=${level} text=${text}>${isHeld ? html`<span class="text">${short(held.message, 500)}</span> <span class="quiet">(${clock(held.time)})</span>`
+    <${Verdict} level=${level} text=${text}>${isHeld ? html`<span class="text">${short(held.message, 500)}</span> <span class="quiet">(${clock(held.time)})</span>
+        ${held.kind === 'plan_held' && html`<br /><button onClick=${look} disabled=${looks.asking}>${looks.asking ? 'Asking …' : 'What it would change …'}</button> <span class="quiet">${stream.mayChange ? 'It can be applied there.' : html`<code>tritonctl plan apply</code> shows it, asks, and applies it.`}</span>${looks.error && html` <span class="bad text">${short(looks.error, 400)}</span>`}`}`
       : p?.pin ? `Since ${clock(p.pin.since)}: ${short(p.pin.reason || 'no reason given', 200)}. No other plan takes its place by itself.`
         : p && !none && `${plural(plan.partitions.length, 'partition')} with ${plural(instances, 'instance')}, applied ${clock(p.applied_at)} by ${short(p.applied_by || unknown, 40)}: ${short(p.reason || 'no reason given', 200)}`}<//>
     <div class="columns">
@@ -88,7 +100,7 @@ function Tried({ t, onOpen }) {
 }
 
 // Diff in full, with colours.
-const Diff = ({ text }) => html`<pre class="text" tabindex="0">${text.split('\n').map((l, i) => html`<span key=${i} class=${/^\s*\+/.test(l) ? 'good' : /^\s*-/.test(l) ? 'bad' : ''}>${l}\n</span>`)}</pre>`;
+const Diff = ({ text }) => html`<pre class="text" tabindex="0">${text.trimEnd().split('\n').map((l, i) => html`<span key=${i} class=${/^\s*\+/.test(l) ? 'good' : /^\s*-/.test(l) ? 'bad' : ''}>${`${l}\n`}</span>`)}</pre>`;
 
 // Proposal is what a policy would do; applying it applies exactly this.
 function Proposal({ name, d, at, stream, onClose }) {

@@ -8,8 +8,7 @@ const keys = {
   conch: () => '', plan: () => '', models: (m) => m.name, gpus: gpuKey, partitions: (p) => p.retiring ? `${p.id} retiring` : p.id, requests: (r) => r.model, waiting: (w) => w.model,
 };
 // Topics that are logs, with how many entries are kept.
-const logs = { events: 500, executions: 8192 }; // conch itself keeps no more executions
-const historyKept = 600;
+const logs = { events: 500, executions: 8192, minutes: 60 }; // conch itself keeps no more executions and minutes
 
 export class Stream {
   constructor(changed) {
@@ -20,7 +19,6 @@ export class Stream {
     this.seen = new Set(); // topics whose whole state has come
     for (const topic in keys) this[topic] = new Map();
     for (const topic in logs) this[topic] = [];
-    this.history = []; // of all requests, since the page was opened: [seconds, share in time]
     this.topics = '';
     this.pause = 1000;
     this.due = false;
@@ -86,19 +84,7 @@ export class Stream {
       for (const object of update.changed ?? []) state.set(keys[topic](object), object);
       this[topic] = state;
     }
-    if (topic === 'requests') this.remember(Date.parse(update.time) / 1000);
     this.draw();
-  }
-
-  // remember what share of all requests was in time.
-  remember(at) {
-    let requests = 0, inTime = 0;
-    for (const r of this.requests.values()) {
-      requests += r.now.requests;
-      inTime += r.now.in_time;
-    }
-    this.history.push([at, requests ? inTime / requests : null]);
-    if (this.history.length > historyKept) this.history.shift();
   }
 
   // draw at most once a frame.

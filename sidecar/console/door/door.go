@@ -167,11 +167,11 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (d *Door) enter(w http.ResponseWriter, r *http.Request) {
 	user, in := d.user(r)
 	if !in {
-		if d.o.Token != nil && wantsPage(r) {
+		if d.o.Token != nil && d.wantsPage(r) {
 			d.page(w, http.StatusUnauthorized, signInForm)
 			return
 		}
-		d.refuse(w, r, http.StatusUnauthorized, "not let in", d.howIn())
+		d.refuse(w, r, http.StatusUnauthorized, "this browser has opened no link, or its session has ended", d.howIn())
 		return
 	}
 	// A page of another origin that the browser has may not even read: an image or an EventSource needs no permission to be sent.
@@ -277,7 +277,7 @@ func (d *Door) howIn() string {
 	case d.o.Token != nil:
 		return "sign in at " + signInPath
 	default:
-		return "tritonctl ui prints a new link"
+		return "tritonctl ui prints a new link, which lets one browser in"
 	}
 }
 
@@ -292,14 +292,17 @@ func hostOf(host string) string {
 	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
-// wantsPage reports whether a person's browser asks for a page.
-func wantsPage(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && strings.Contains(r.Header.Get("Accept"), "text/html")
+// wantsPage reports whether a person's browser asks for a page: it says so, or asks for one of the door's or the console's own by its address,
+// and takes any kind of answer.
+func (d *Door) wantsPage(r *http.Request) bool {
+	accept := r.Header.Get("Accept")
+	ours := slices.Contains([]string{"/", d.o.Home, linkPath, signInPath}, r.URL.Path) && (accept == "" || strings.Contains(accept, "*/*"))
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && (ours || strings.Contains(accept, "text/html"))
 }
 
 // refuse answers a person with a page and a program with JSON as the admin API does.
 func (d *Door) refuse(w http.ResponseWriter, r *http.Request, status int, what, how string) {
-	if wantsPage(r) {
+	if d.wantsPage(r) {
 		d.page(w, status, "<p role=\"alert\">Not let in: "+escape(what)+".</p><p>"+escape(how)+".</p>")
 		return
 	}

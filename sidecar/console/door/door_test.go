@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -208,4 +209,23 @@ func TestRefusalsAreReadByPeopleAndPrograms(t *testing.T) {
 	require.NotContains(t, string(text[:n]), "<script>")
 	require.Contains(t, string(text[:n]), "&lt;script&gt;")
 	require.Equal(t, "application/json", w.ask(http.MethodGet, "/v1/models", nil).Header.Get("Content-Type"))
+}
+
+// TestAPersonWithoutALinkGetsAPage that says where a link comes from, whatever the browser calls what it takes; a program gets JSON.
+func TestAPersonWithoutALinkGetsAPage(t *testing.T) {
+	w := newWorld(nil)
+	for _, c := range []struct {
+		path, accept string
+		page         bool
+	}{
+		{"/", "text/html,*/*;q=0.8", true}, {"/console/", "*/*", true}, {"/console/", "", true}, {"/open?key=old", "", true},
+		{"/console/", "application/json", false}, {"/v1/models", "*/*", false}, {"/v1/watch", "text/event-stream", false},
+	} {
+		answer := w.ask(http.MethodGet, c.path, func(r *http.Request) { r.Header.Set("Accept", c.accept) })
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusUnauthorized, answer.StatusCode, c.path)
+		require.Contains(t, string(text), "tritonctl ui prints a new link, which lets one browser in", c.path)
+		require.Equal(t, c.page, strings.HasPrefix(string(text), "<!doctype html>"), "%s as %q", c.path, c.accept)
+	}
 }

@@ -7,7 +7,9 @@ import "github.com/conch-serving/conch/sidecar/admin/api"
 
 // Kinds of event.
 const (
-	Started       api.EventKind = "started"
+	Started api.EventKind = "started"
+	// TakenOver: servers of the conch before were found running.
+	TakenOver     api.EventKind = "servers_taken_over"
 	PlanApplied   api.EventKind = "plan_applied"
 	PlanProposed  api.EventKind = "plan_proposed"
 	PlanHeld      api.EventKind = "plan_held"
@@ -54,7 +56,11 @@ const (
 	PlaceEjected  api.EventKind = "place_ejected"
 	PlaceRestored api.EventKind = "place_restored"
 	Reloaded      api.EventKind = "configuration_reloaded"
-	Stopping      api.EventKind = "stopping"
+	// ReloadRefused: the configuration could not be read again, or was refused: the one before stays in force.
+	ReloadRefused api.EventKind = "reload_refused"
+	// ModelUnknown: conch.yaml names models that the repository does not have.
+	ModelUnknown api.EventKind = "model_unknown"
+	Stopping     api.EventKind = "stopping"
 	// Handover: an attached server's configuration was changed, or why not.
 	Handover api.EventKind = "handover"
 	// Released: attached servers were given back, or taken again.
@@ -64,18 +70,18 @@ const (
 // Kinds lists every kind of event.
 func Kinds() []api.EventKind {
 	return []api.EventKind{
-		Started, PlanApplied, PlanProposed, PlanHeld, PlanRejected, PlanPinned, PlanUnpinned, PlanFailed, ApplyFailed,
+		Started, TakenOver, PlanApplied, PlanProposed, PlanHeld, PlanRejected, PlanPinned, PlanUnpinned, PlanFailed, ApplyFailed,
 		PolicyChanged, PolicyState, PartitionUp, PartitionDown, PartitionRestarted, GPUCordoned, GPUDrained, GPUUncordoned,
 		NodesChanged, MPSFault, Degraded, Recovered, Repository, ModelLoaded, ModelUnloaded, ModelInterfered, VariantWanted,
 		ModelsEstimated, DeviceCalibrated, EstimateOff, Merging, Merged, MergeFailed, GroupFaulted, PlaceEjected,
-		PlaceRestored, Reloaded, Stopping, Handover, Released,
+		PlaceRestored, Reloaded, ReloadRefused, ModelUnknown, Stopping, Handover, Released,
 	}
 }
 
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {
-	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, MPSFault, Degraded, EstimateOff, MergeFailed, GroupFaulted, PlaceEjected:
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, MPSFault, Degraded, EstimateOff, MergeFailed, GroupFaulted, PlaceEjected, ReloadRefused, ModelUnknown:
 		return true
 	}
 	return false

@@ -10,8 +10,7 @@ import (
 	"log/slog"
 	"sync"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
@@ -25,8 +24,8 @@ const (
 // Log keeps what happened: the last of it in memory for readers, more of
 // it on disk across restarts.
 type Log struct {
-	db  *bbolt.DB
-	log *slog.Logger
+	store store.Store
+	log   *slog.Logger
 
 	mu     sync.Mutex
 	last   uint64
@@ -34,28 +33,22 @@ type Log struct {
 }
 
 // Open reads the log of an earlier conch.
-func Open(db *bbolt.DB, log *slog.Logger) (*Log, error) {
-	l := &Log{db: db, log: log}
-	err := db.Update(func(tx *bbolt.Tx) error {
-		b, err := tx.CreateBucketIfNotExists([]byte(bucket))
-		if err != nil {
-			return err
-		}
-		cursor := b.Cursor()
-		for id, text := cursor.Last(); id != nil && len(l.recent) < held; id, text = cursor.Prev() {
-			var e api.Event
-			if err := json.Unmarshal(text, &e); err != nil {
-				return fmt.Errorf("event %d: %w", binary.BigEndian.Uint64(id), err)
-			}
-			l.recent = append(l.recent, e)
-		}
-		return nil
-	})
+func Open(in store.Store, log *slog.Logger) (*Log, error) {
+	l := &Log{store: in, log: log}
+	ids, err := in.Keys(bucket)
 	if err != nil {
 		return nil, fmt.Errorf("events in the state directory: %w", err)
 	}
-	for i, j := 0, len(l.recent)-1; i < j; i, j = i+1, j-1 {
-		l.recent[i], l.recent[j] = l.recent[j], l.recent[i]
+	for _, id := range ids[max(0, len(ids)-held):] {
+		var e api.Event
+		text, err := in.Get(bucket, id)
+		if err == nil {
+			err = json.Unmarshal(text, &e)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("events in the state directory: event %d: %w", binary.BigEndian.Uint64([]byte(id)), err)
+		}
+		l.recent = append(l.recent, e)
 	}
 	if n := len(l.recent); n > 0 {
 		l.last = l.recent[n-1].ID
@@ -85,18 +78,14 @@ func (l *Log) keep(e api.Event) error {
 	if err != nil {
 		return err
 	}
-	return l.db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket([]byte(bucket))
-		if e.ID > kept {
-			if err := b.Delete(key(e.ID - kept)); err != nil {
-				return err
-			}
-		}
-		return b.Put(key(e.ID), text)
-	})
+	changes := []store.Change{{Bucket: bucket, Key: key(e.ID), Value: text}}
+	if e.ID > kept {
+		changes = append(changes, store.Change{Bucket: bucket, Key: key(e.ID - kept)})
+	}
+	return l.store.Later(changes...)
 }
 
-func key(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
+func key(id uint64) string { return string(binary.BigEndian.AppendUint64(nil, id)) }
 
 // Since gives the events after id, oldest first, as far as they are held.
 func (l *Log) Since(id uint64) []api.Event {

@@ -13,8 +13,7 @@ import (
 	"fmt"
 	"slices"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
@@ -31,28 +30,15 @@ const Kept = 100
 // ErrNoPlan says that the history has no plan of that number.
 var ErrNoPlan = errors.New("no such plan in the history")
 
-// Store is the history on disk.
-type Store struct{ db *bbolt.DB }
+// Store is the history as it is kept.
+type Store struct{ in store.Store }
 
-// Open makes the history's place in db, if it is not there.
-func Open(db *bbolt.DB) (*Store, error) {
-	err := db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range buckets() {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("history of plans in the state directory: %w", err)
-	}
-	return &Store{db}, nil
-}
+// New is the history that a store keeps.
+func New(in store.Store) *Store { return &Store{in} }
 
-func buckets() [][]byte { return [][]byte{[]byte(bucket), []byte(demandBucket)} }
+func buckets() []string { return []string{bucket, demandBucket} }
 
-func key(revision uint64) []byte { return binary.BigEndian.AppendUint64(nil, revision) }
+func key(revision uint64) string { return string(binary.BigEndian.AppendUint64(nil, revision)) }
 
 // Add keeps a plan, and forgets what is older than the last Kept ones of its kind.
 func (s *Store) Add(r api.PlanRecord) error {
@@ -64,57 +50,55 @@ func (s *Store) Add(r api.PlanRecord) error {
 	if r.Demand {
 		name = demandBucket
 	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket([]byte(name))
-		if err := b.Put(key(r.Revision), text); err != nil {
-			return err
-		}
-		kept := 0
-		cursor := b.Cursor()
-		for k, _ := cursor.Last(); k != nil; k, _ = cursor.Prev() {
-			if kept++; kept <= Kept {
-				continue
-			}
-			if err := cursor.Delete(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	keys, err := s.in.Keys(name)
+	if err != nil {
+		return err
+	}
+	changes := []store.Change{{Bucket: name, Key: key(r.Revision), Value: text}}
+	keys = slices.DeleteFunc(keys, func(k string) bool { return k == changes[0].Key })
+	for _, old := range keys[:max(0, len(keys)+1-Kept)] {
+		changes = append(changes, store.Change{Bucket: name, Key: old})
+	}
+	return s.in.Later(changes...)
 }
 
 // List gives the plans of both kinds, newest first.
 func (s *Store) List() ([]api.PlanRecord, error) {
 	all := []api.PlanRecord{}
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		for _, name := range buckets() {
-			err := tx.Bucket(name).ForEach(func(k, text []byte) error {
-				var r api.PlanRecord
-				if err := json.Unmarshal(text, &r); err != nil {
-					return fmt.Errorf("plan %d of the history: %w", binary.BigEndian.Uint64(k), err)
-				}
-				all = append(all, r)
-				return nil
-			})
+	for _, name := range buckets() {
+		keys, err := s.in.Keys(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range keys {
+			text, err := s.in.Get(name, k)
 			if err != nil {
-				return err
+				return nil, err
+			}
+			var r api.PlanRecord
+			switch err := json.Unmarshal(text, &r); {
+			case text == nil: // it was the oldest, and another one came since
+			case err != nil:
+				return nil, fmt.Errorf("plan %d of the history: %w", binary.BigEndian.Uint64([]byte(k)), err)
+			default:
+				all = append(all, r)
 			}
 		}
-		return nil
-	})
+	}
 	slices.SortFunc(all, func(a, b api.PlanRecord) int { return cmp.Compare(b.Revision, a.Revision) })
-	return all, err
+	return all, nil
 }
 
 // Get gives one plan.
 func (s *Store) Get(revision uint64) (r api.PlanRecord, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		for _, name := range buckets() {
-			if text := tx.Bucket(name).Get(key(revision)); text != nil {
-				return json.Unmarshal(text, &r)
-			}
+	for _, name := range buckets() {
+		text, err := s.in.Get(name, key(revision))
+		if err != nil {
+			return r, err
 		}
-		return fmt.Errorf("%w: %d; tritonctl plan history shows those there are", ErrNoPlan, revision)
-	})
-	return r, err
+		if text != nil {
+			return r, json.Unmarshal(text, &r)
+		}
+	}
+	return r, fmt.Errorf("%w: %d; tritonctl plan history shows those there are", ErrNoPlan, revision)
 }

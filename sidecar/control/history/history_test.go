@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control/history"
 )
@@ -20,8 +21,7 @@ func TestPlansOnDemandPushNothingOut(t *testing.T) {
 	db, err := bbolt.Open(filepath.Join(t.TempDir(), "state.db"), 0o600, &bbolt.Options{NoSync: true})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
-	s, err := history.Open(db)
-	require.NoError(t, err)
+	s := history.New(store.NewBolt(db))
 	revision := uint64(0)
 	add := func(n int, demand bool) {
 		for range n {

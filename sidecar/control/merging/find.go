@@ -38,7 +38,7 @@ func (b *Book) look(ctx context.Context, files *repo.Revision, named []Group, co
 func (b *Book) find(ctx context.Context, files *repo.Revision, named []Group) ([]Group, []merger.Refusal, error) {
 	var names []string
 	for _, m := range files.Models {
-		if m.Config == nil || m.Err() != nil || m.Unloaded || m.Derived != nil || slices.ContainsFunc(named, func(g Group) bool { return slices.Contains(g.Members, m.Name) }) ||
+		if m.Config == nil || m.Err() != nil || m.Unloaded || m.Derived != nil || m.QueuePolicy() != nil || slices.ContainsFunc(named, func(g Group) bool { return slices.Contains(g.Members, m.Name) }) ||
 			!slices.ContainsFunc(m.Files, func(f repo.File) bool { return graphPath.MatchString(f.Path) }) {
 			continue
 		}
@@ -105,6 +105,9 @@ func mergeable(files *repo.Revision, names []string) error {
 		m := files.Model(name)
 		if served := repo.ServedVersions(m.Config, m.Versions); len(served) != 1 {
 			return fmt.Errorf("%s serves %d versions; a member of a merge group has one", name, len(served))
+		}
+		if m.QueuePolicy() != nil {
+			return fmt.Errorf("%s has a queue policy or priorities; the members of a merge group share one queue without", name)
 		}
 		if m.Override != nil {
 			return fmt.Errorf("%s was loaded by a client with files or a configuration of its own", name)

@@ -11,8 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
@@ -61,25 +60,19 @@ func (d *Declared) Cordon(gpu string, c *api.Cordon) {
 
 // Store keeps what is declared.
 type Store struct {
-	db *bbolt.DB
+	in store.Store
 	mu sync.Mutex
 	// now is never changed in place.
 	now Declared
 }
 
 // Open reads the orders that an earlier conch was given.
-func Open(db *bbolt.DB) (*Store, error) {
-	s := &Store{db: db}
-	err := db.Update(func(tx *bbolt.Tx) error {
-		b, err := tx.CreateBucketIfNotExists([]byte(bucket))
-		if err != nil {
-			return err
-		}
-		if text := b.Get([]byte(key)); text != nil {
-			return json.Unmarshal(text, &s.now)
-		}
-		return nil
-	})
+func Open(in store.Store) (*Store, error) {
+	s := &Store{in: in}
+	text, err := in.Get(bucket, key)
+	if err == nil && text != nil {
+		err = json.Unmarshal(text, &s.now)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("orders in the state directory: %w; remove the state directory to start over", err)
 	}
@@ -104,8 +97,7 @@ func (s *Store) Declare(change func(*Declared)) error {
 	if err != nil {
 		return err
 	}
-	err = s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucket)).Put([]byte(key), text) })
-	if err != nil {
+	if err := s.in.Write(store.Change{Bucket: bucket, Key: key, Value: text}); err != nil {
 		return fmt.Errorf("the order could not be written to the state directory, and nothing was changed: %w", err)
 	}
 	s.now = next

@@ -20,7 +20,7 @@ var ErrIncompatible = errors.New("requests cannot share a batch")
 // Assemble joins requests with equal keys into one, in order: shapes add up along
 // the first dimension, data is a list of references to the callers' buffers, and
 // the outputs are the union of those that are asked for. The id and the parameters
-// `timeout` and `triton_enable_empty_final_response` are left out, since they
+// `timeout`, `priority` and `triton_enable_empty_final_response` are left out, since they
 // belong to one caller each. The result is freed on its own.
 func Assemble(reqs []*Request) (*Request, error) {
 	if len(reqs) == 0 {
@@ -92,7 +92,7 @@ func (r *Request) input(i int, name string) *Tensor {
 // ofOneCaller reports whether a parameter concerns one caller only, and not its
 // batch.
 func ofOneCaller(name string) bool {
-	return name == ParameterTimeout || name == ParameterEmptyFinalResponse
+	return name == ParameterTimeout || name == ParameterPriority || name == ParameterEmptyFinalResponse
 }
 
 // sameParameters compares as sets, without the parameters that concern one caller

@@ -171,6 +171,9 @@ func TestKeySeparatesAndJoins(t *testing.T) {
 		m.Parameters = map[string]*tritonpb.InferParameter{"timeout": parameter(int64(500))}
 	}), "the timeout is ours to keep")
 	require.Equal(t, plain, key(func(m *tritonpb.ModelInferRequest) {
+		m.Parameters = map[string]*tritonpb.InferParameter{"priority": parameter(int64(1))}
+	}), "the priority is ours to keep")
+	require.Equal(t, plain, key(func(m *tritonpb.ModelInferRequest) {
 		m.Parameters = map[string]*tritonpb.InferParameter{"triton_enable_empty_final_response": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}}}
 	}), "a wish about streams means nothing to a batch")
 	require.Equal(t, plain, key(func(m *tritonpb.ModelInferRequest) {
@@ -184,9 +187,6 @@ func TestKeySeparatesAndJoins(t *testing.T) {
 		"version": func(m *tritonpb.ModelInferRequest) { m.ModelVersion = "2" },
 		"custom parameter": func(m *tritonpb.ModelInferRequest) {
 			m.Parameters = map[string]*tritonpb.InferParameter{"temperature": parameter("1")}
-		},
-		"priority": func(m *tritonpb.ModelInferRequest) {
-			m.Parameters = map[string]*tritonpb.InferParameter{"priority": parameter(int64(1))}
 		},
 		"variable dimension": func(m *tritonpb.ModelInferRequest) {
 			m.Inputs[1].Shape[1] = 2

@@ -16,14 +16,7 @@ func (r *Request) Marshal() mem.BufferSlice {
 		r.Wire.Ref()
 		return append(mem.BufferSlice(nil), r.Wire...)
 	}
-	w := newWriter(r.Inputs, len(r.Unknown))
-	w.string(fieldModel, r.Model)
-	w.string(fieldVersion, r.Version)
-	w.string(fieldID, r.ID)
-	w.parameters(fieldParameters, r.Parameters)
-	for i := range r.Inputs {
-		w.tensor(requestInputs, &r.Inputs[i])
-	}
+	w := newWriter(r.Model, r.Version, r.ID, r.Parameters, requestInputs, r.Inputs, len(r.Unknown))
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
 		w.tag(requestOutputs)
@@ -45,14 +38,7 @@ func (r *Response) Marshal() mem.BufferSlice {
 		r.Wire.Ref()
 		return append(mem.BufferSlice(nil), r.Wire...)
 	}
-	w := newWriter(r.Outputs, len(r.Unknown))
-	w.string(fieldModel, r.Model)
-	w.string(fieldVersion, r.Version)
-	w.string(fieldID, r.ID)
-	w.parameters(fieldParameters, r.Parameters)
-	for i := range r.Outputs {
-		w.tensor(responseOutputs, &r.Outputs[i])
-	}
+	w := newWriter(r.Model, r.Version, r.ID, r.Parameters, responseOutputs, r.Outputs, len(r.Unknown))
 	w.head = append(w.head, r.Unknown...)
 	for i := range r.Outputs {
 		w.data(responseRaw, &r.Outputs[i])
@@ -67,13 +53,22 @@ type writer struct {
 	list mem.BufferSlice
 }
 
-func newWriter(tensors []Tensor, extra int) writer {
+// newWriter writes what requests and responses begin with. Extra bytes are to follow.
+func newWriter(model, version, id string, parameters []Parameter, field protowire.Number, tensors []Tensor, extra int) writer {
 	size, buffers := 128+extra, 1
 	for i := range tensors {
 		size += 96 + len(tensors[i].Contents)
 		buffers += 1 + len(tensors[i].Data)
 	}
-	return writer{head: make([]byte, 0, size), list: make(mem.BufferSlice, 0, buffers)}
+	w := writer{head: make([]byte, 0, size), list: make(mem.BufferSlice, 0, buffers)}
+	w.string(fieldModel, model)
+	w.string(fieldVersion, version)
+	w.string(fieldID, id)
+	w.parameters(fieldParameters, parameters)
+	for i := range tensors {
+		w.tensor(field, &tensors[i])
+	}
+	return w
 }
 
 func (w *writer) tag(field protowire.Number) {

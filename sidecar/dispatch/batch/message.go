@@ -31,6 +31,9 @@ type Request struct {
 	// changing a field.
 	Wire mem.BufferSlice
 
+	// HTTP is the request as it came over HTTP, nil if it did not or was changed since. A request that is sent alone to a server's HTTP port is sent so.
+	HTTP *HTTP
+
 	// Unknown holds the encoding of top-level fields that this build does not
 	// know. A request that has any is never batched.
 	Unknown []byte
@@ -79,6 +82,9 @@ type Response struct {
 	// Wire is the whole message as it was received; empty in a response that
 	// Split made.
 	Wire mem.BufferSlice
+
+	// HTTP is the answer as a server's HTTP port gave it, which nothing else here says then; nil: it came over gRPC.
+	HTTP *HTTP
 
 	// Unknown holds the encoding of top-level fields that this build does not
 	// know. Split hands them to every caller.
@@ -129,6 +135,7 @@ func (r *Request) Free() {
 	freeTensors(r.Inputs)
 	r.Wire.Free()
 	r.Wire = nil
+	r.HTTP = r.HTTP.free()
 }
 
 // Detach gives back the received message, so that Marshal encodes the fields
@@ -141,6 +148,7 @@ func (r *Request) Detach() {
 	}
 	r.Wire.Free()
 	r.Wire = nil
+	r.HTTP = r.HTTP.free()
 }
 
 // Detach gives back the received message, so that Marshal encodes the fields as
@@ -166,6 +174,7 @@ func (r *Response) Free() {
 	freeTensors(r.Outputs)
 	r.Wire.Free()
 	r.Wire = nil
+	r.HTTP = r.HTTP.free()
 }
 
 // Output returns the output of that name, or nil.
@@ -183,6 +192,14 @@ func (r *Response) Output(name string) *Tensor {
 func (t *Tensor) SharedMemory() bool {
 	_, ok := FindParameter(t.Parameters, ParameterSharedMemoryRegion)
 	return ok
+}
+
+// rows is the first dimension; zero: there is none.
+func (t *Tensor) rows() int64 {
+	if len(t.Shape) == 0 {
+		return 0
+	}
+	return t.Shape[0]
 }
 
 func freeTensors(tensors []Tensor) {

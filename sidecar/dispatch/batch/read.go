@@ -130,25 +130,10 @@ func (d *reader) release() {
 }
 
 func (d *reader) request(m *Request) error {
-	return d.fields(&m.Unknown, func(num protowire.Number, kind protowire.Type) (bool, error) {
-		if kind != protowire.BytesType {
-			return false, nil
-		}
+	return d.fields(&m.Unknown, func(num protowire.Number) (bool, error) {
 		switch num {
-		case fieldModel:
-			return true, d.text(&m.Model, "model_name")
-		case fieldVersion:
-			return true, d.text(&m.Version, "model_version")
-		case fieldID:
-			return true, d.text(&m.ID, "id")
-		case fieldParameters:
-			return true, d.nestedParameter(&m.Parameters)
 		case requestInputs:
-			if len(m.Inputs) == maxTensors {
-				return true, fmt.Errorf("%w: more than %d inputs", ErrTooMany, maxTensors)
-			}
-			m.Inputs = append(m.Inputs, Tensor{})
-			return true, d.nestedTensor(&m.Inputs[len(m.Inputs)-1], "inputs")
+			return true, d.nestedTensor(&m.Inputs, "inputs")
 		case requestOutputs:
 			if len(m.Outputs) == maxTensors {
 				return true, fmt.Errorf("%w: more than %d requested outputs", ErrTooMany, maxTensors)
@@ -158,53 +143,54 @@ func (d *reader) request(m *Request) error {
 		case requestRaw:
 			return true, d.raw()
 		}
-		return false, nil
+		return d.head(num, &m.Model, &m.Version, &m.ID, &m.Parameters)
 	})
 }
 
 func (d *reader) response(m *Response) error {
-	return d.fields(&m.Unknown, func(num protowire.Number, kind protowire.Type) (bool, error) {
-		if kind != protowire.BytesType {
-			return false, nil
-		}
+	return d.fields(&m.Unknown, func(num protowire.Number) (bool, error) {
 		switch num {
-		case fieldModel:
-			return true, d.text(&m.Model, "model_name")
-		case fieldVersion:
-			return true, d.text(&m.Version, "model_version")
-		case fieldID:
-			return true, d.text(&m.ID, "id")
-		case fieldParameters:
-			return true, d.nestedParameter(&m.Parameters)
 		case responseOutputs:
-			if len(m.Outputs) == maxTensors {
-				return true, fmt.Errorf("%w: more than %d outputs", ErrTooMany, maxTensors)
-			}
-			m.Outputs = append(m.Outputs, Tensor{})
-			return true, d.nestedTensor(&m.Outputs[len(m.Outputs)-1], "outputs")
+			return true, d.nestedTensor(&m.Outputs, "outputs")
 		case responseRaw:
 			return true, d.raw()
 		}
-		return false, nil
+		return d.head(num, &m.Model, &m.Version, &m.ID, &m.Parameters)
 	})
 }
 
-// fields walks the top level of a message. Known consumes the value of a field
-// that it handles and reports whether it did; every other field is kept in
-// unknown.
-func (d *reader) fields(unknown *[]byte, known func(protowire.Number, protowire.Type) (bool, error)) error {
+// head reads the fields that requests and responses have alike.
+func (d *reader) head(num protowire.Number, model, version, id *string, parameters *[]Parameter) (bool, error) {
+	switch num {
+	case fieldModel:
+		return true, d.text(model, "model_name")
+	case fieldVersion:
+		return true, d.text(version, "model_version")
+	case fieldID:
+		return true, d.text(id, "id")
+	case fieldParameters:
+		return true, d.nestedParameter(parameters)
+	}
+	return false, nil
+}
+
+// fields walks the top level of a message. Known consumes the value of a
+// length-delimited field that it handles and reports whether it did; every other
+// field is kept in unknown.
+func (d *reader) fields(unknown *[]byte, known func(protowire.Number) (bool, error)) error {
 	for d.left > 0 {
 		tag, ok := d.varint()
 		num, kind := protowire.DecodeTag(tag)
 		if !ok || num < protowire.MinValidNumber || num > protowire.MaxValidNumber {
 			return fmt.Errorf("%w: field tag", ErrMalformed)
 		}
-		done, err := known(num, kind)
-		if err != nil {
-			return err
-		}
-		if done {
-			continue
+		if kind == protowire.BytesType {
+			if done, err := known(num); done || err != nil {
+				if err != nil {
+					return err
+				}
+				continue
+			}
 		}
 		value, err := d.unknownValue(num, kind)
 		if err != nil {
@@ -294,12 +280,16 @@ func (d *reader) nestedParameter(into *[]Parameter) error {
 	return d.parameter(b, into)
 }
 
-func (d *reader) nestedTensor(t *Tensor, field string) error {
+func (d *reader) nestedTensor(into *[]Tensor, field string) error {
+	if len(*into) == maxTensors {
+		return fmt.Errorf("%w: more than %d %s", ErrTooMany, maxTensors, field)
+	}
+	*into = append(*into, Tensor{})
 	b, err := d.nested(field)
 	if err != nil {
 		return err
 	}
-	return d.tensor(b, t, field)
+	return d.tensor(b, &(*into)[len(*into)-1], field)
 }
 
 func (d *reader) nestedOutput(o *RequestedOutput) error {

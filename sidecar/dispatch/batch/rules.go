@@ -14,8 +14,8 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// Batchable reports whether requests of a model with this configuration may share
-// executions, and if not, why.
+// Batchable reports whether requests of a model that a server has with this
+// configuration may share executions, and if not, why.
 func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 	switch {
 	case config == nil:
@@ -56,8 +56,8 @@ func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 	return true, ""
 }
 
-// asksForQueue reports whether the model's author asks for what only Triton's own
-// queue keeps: limits, priorities, order.
+// asksForQueue reports whether the server's queue has rules of its own: limits,
+// priorities, order. Where Conch keeps these, the server has none: see QueuePolicy.
 func asksForQueue(d *tritonpb.ModelDynamicBatching) bool {
 	all := d.GetDefaultQueuePolicy()
 	return d.GetPriorityLevels() > 0 || d.GetPreserveOrdering() || all.GetMaxQueueSize() > 0 || all.GetDefaultTimeoutMicroseconds() > 0
@@ -74,6 +74,7 @@ type Rules struct {
 	outputs   map[string]string // datatype by name
 	produced  []outputRule
 	versions  map[string]bool
+	rowless   bool // tensors have no batch dimension
 	seed      maphash.Seed
 	textID    textIDRule
 }
@@ -139,13 +140,25 @@ func (u *Rules) Sharing(group *Rules) *Rules {
 	return &out
 }
 
+// Whole returns the rules for requests of an ensemble that Conch executes step by step. Key is ok for those that Triton would not refuse, and that ask
+// for nothing but their outputs. The ensemble may have no batch dimension; such requests count as one row.
+func (u *Rules) Whole() *Rules {
+	out := *u
+	out.batchable, out.reason = true, ""
+	out.rowless = u.maxRows <= 0
+	if len(u.inputs) > 64 || len(u.inputs) == 0 {
+		out.batchable, out.reason = false, "no inputs, or more than 64"
+	}
+	return &out
+}
+
 // Key reports whether the request may be batched and with which: requests with
 // equal keys may share a batch. It checks everything that Triton would refuse,
 // because a request that Triton refuses must not fail others in its batch. When ok
 // is false the request is to be forwarded alone, and reason is why; it is not an
 // error, and Triton answers the request with its own text.
 //
-// The key covers version, parameters except `timeout` and `triton_enable_empty_final_response`, and the names and shapes
+// The key covers version, parameters except `timeout`, `priority` and `triton_enable_empty_final_response`, and the names and shapes
 // of all inputs. Key also normalises typed contents.
 func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 	switch {
@@ -190,7 +203,7 @@ func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 		h.Reset()
 		h.WriteByte('i')
 		h.WriteString(t.Name)
-		for _, d := range t.Shape[1:] {
+		for _, d := range t.Shape[min(1, len(t.Shape)):] {
 			h.WriteByte(0)
 			maphash.WriteComparable(&h, d)
 		}
@@ -212,10 +225,34 @@ func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 	return key, n, true, ""
 }
 
+// Alone reports whether a request that shares no execution may be queued all the same, to be executed alone, and its rows: its tensors are in shared
+// memory, or classes are asked of outputs. What Triton would refuse before it queues it is not for the queue.
+func (u *Rules) Alone(r *Request) (rows int, ok bool) {
+	if !u.batchable || r.Irregular != "" || len(r.Unknown) > 0 || r.foreign || r.Version != "" && !u.versions[r.Version] || len(r.Inputs) == 0 {
+		return 0, false
+	}
+	for _, p := range r.Parameters {
+		if !p.valid() || p.Name == ParameterSequenceID || p.Name == ParameterSequenceStart || p.Name == ParameterSequenceEnd {
+			return 0, false
+		}
+	}
+	n := r.Inputs[0].rows()
+	for i := range r.Inputs {
+		rule, known := u.inputs[r.Inputs[i].Name]
+		if !known || r.Inputs[i].Datatype != rule.datatype || len(r.Inputs[i].Shape) != len(rule.dims)+1 || r.Inputs[i].rows() != n {
+			return 0, false
+		}
+	}
+	return int(n), n >= 1 && n <= u.maxRows
+}
+
 func (u *Rules) checkInputs(r *Request) (rows int, reason string) {
 	var seen uint64
 	required := 0
-	var n int64
+	n, lead := int64(1), 1
+	if u.rowless {
+		lead = 0
+	}
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
 		rule, known := u.inputs[t.Name]
@@ -228,20 +265,22 @@ func (u *Rules) checkInputs(r *Request) (rows int, reason string) {
 			return 0, "input with parameters"
 		case t.Datatype != rule.datatype || rule.size < 0:
 			return 0, "datatype of an input"
-		case len(t.Shape) != len(rule.dims)+1:
+		case len(t.Shape) != len(rule.dims)+lead:
 			return 0, "rank of an input"
+		case u.rowless:
 		case t.Shape[0] < 1 || t.Shape[0] > u.maxRows:
 			return 0, "rows outside 1 to max_batch_size"
 		case i > 0 && t.Shape[0] != n:
 			return 0, "inputs with different numbers of rows"
+		default:
+			n = t.Shape[0]
 		}
-		n = t.Shape[0]
 		seen |= 1 << rule.index
 		if !rule.optional {
 			required++
 		}
 		for k, d := range rule.dims {
-			if got := t.Shape[k+1]; got < 1 || (d >= 0 && d != got) {
+			if got := t.Shape[k+lead]; got < 1 || (d >= 0 && d != got) {
 				return 0, "shape of an input"
 			}
 		}

@@ -4,13 +4,14 @@
 package forward
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -22,20 +23,22 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // Options of Dial. The zero value is usable.
 type Options struct {
-	// Connections to the partition; zero means one. With Triton 2.51 one
-	// connection was faster than four for small messages (it carried 600 calls at
-	// once) and slower for many callers with large ones.
-	Connections int
 	// DialOptions are added to the package's own for grpc-go's connections. With any, grpc-go makes all calls.
 	DialOptions []grpc.DialOption
 	// Credentials secure the connections; nil: they are in the clear.
 	Credentials credentials.TransportCredentials
 	// GRPC has grpc-go make the calls of inference, too.
 	GRPC bool
+	// HTTP is the server's HTTP port, host:port or unix:PATH; empty: StartHTTP does not use it. Nor does it where GRPC or Credentials are set: what goes
+	// over one port secured does not go over the other in the clear.
+	HTTP string
+	// IdleHTTP is how long a connection to that port is kept without a request: Triton does not end while one is open. Zero means five seconds.
+	IdleHTTP time.Duration
 	// Pool supplies buffers for answers; nil means one of grpc's.
 	Pool mem.BufferPool
 }
@@ -46,17 +49,19 @@ type Options struct {
 type Conn struct {
 	address string
 	o       Options
-	next    atomic.Uint32
 
 	ways  atomic.Pointer[ways]
 	mu    sync.Mutex // held to replace or close ways
 	ended bool
 }
 
-// ways are the connections that calls are made on: as many of each kind.
+// ways are the connections that calls are made on. With Triton 2.51 one of grpc-go's
+// was faster than four for small messages (it carried 600 calls at once), and slower
+// for many callers with large ones, which have a lane of their own.
 type ways struct {
-	conns []*grpc.ClientConn
-	lanes []*lane // none: calls of inference are grpc-go's
+	grpc         *grpc.ClientConn
+	small, large *lane     // for requests of these sizes; nil: calls of inference are grpc-go's
+	http         *httpPort // nil: it is not used
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -71,7 +76,7 @@ const (
 // Dial makes a connection to a gRPC address, host:port or unix:PATH. It does not
 // wait for the server; a lost connection is made again automatically.
 func Dial(address string, o Options) (*Conn, error) {
-	o.Connections, o.GRPC = max(1, o.Connections), o.GRPC || len(o.DialOptions) > 0
+	o.GRPC = o.GRPC || len(o.DialOptions) > 0
 	c := &Conn{address: address, o: o}
 	w, err := c.dial()
 	if err != nil {
@@ -125,16 +130,16 @@ func (c *Conn) dial() (*ways, error) {
 		// resolver only where there is a name to resolve.
 		target = "dns:///" + target
 	}
-	w := &ways{}
-	for range c.o.Connections {
-		conn, err := grpc.NewClient(target, c.options()...)
-		if err != nil {
-			return nil, errors.Join(err, w.close())
-		}
-		conn.Connect()
-		w.conns = append(w.conns, conn)
-		if !c.o.GRPC {
-			w.lanes = append(w.lanes, newLane(c.address, c.o.Credentials, c.o.Pool))
+	conn, err := grpc.NewClient(target, c.options()...)
+	if err != nil {
+		return nil, err
+	}
+	conn.Connect()
+	w := &ways{grpc: conn}
+	if !c.o.GRPC {
+		w.small, w.large = newLane(c.address, c.o.Credentials, c.o.Pool), newLane(c.address, c.o.Credentials, c.o.Pool)
+		if c.o.HTTP != "" && c.o.Credentials == nil {
+			w.http = newHTTPPort(c.o.HTTP, c.o.Pool, cmp.Or(c.o.IdleHTTP, idleHTTP))
 		}
 	}
 	return w, nil
@@ -168,53 +173,41 @@ func (c *Conn) Replace() (drop func() error, err error) {
 }
 
 func (w *ways) close() error {
-	var first error
-	for _, conn := range w.conns {
-		if err := conn.Close(); err != nil && first == nil {
-			first = err
-		}
+	err := w.grpc.Close()
+	if w.small != nil {
+		w.small.close()
+		w.large.close()
 	}
-	for _, l := range w.lanes {
-		l.close()
+	if w.http != nil {
+		w.http.close()
 	}
-	return first
+	return err
 }
 
 // Reconnect makes connections that wait for their next attempt try to connect now.
 func (c *Conn) Reconnect() {
 	w := c.ways.Load()
-	for _, conn := range w.conns {
-		conn.ResetConnectBackoff()
-		conn.Connect()
-	}
-	for _, l := range w.lanes {
-		l.reconnect()
+	w.grpc.ResetConnectBackoff()
+	w.grpc.Connect()
+	if w.small != nil {
+		w.small.reconnect()
+		w.large.reconnect()
 	}
 }
 
-// pick returns the connections in turn, and the lane beside it; nil: there is none.
-func (c *Conn) pick() (*grpc.ClientConn, *lane) {
-	w, i := c.ways.Load(), 0
-	if len(w.conns) > 1 {
-		i = int(c.next.Add(1)) % len(w.conns)
-	}
-	if w.lanes == nil {
-		return w.conns[i], nil
-	}
-	return w.conns[i], w.lanes[i]
-}
+// large is the size of a request from which it has another connection than small ones: these would wait until it has gone through the socket, and what of
+// several lies there takes milliseconds.
+const large = 64 << 10
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	conn, _ := c.pick()
-	return conn.Invoke(ctx, method, args, reply, opts...)
+	return c.ways.Load().grpc.Invoke(ctx, method, args, reply, opts...)
 }
 
 // NewStream implements grpc.ClientConnInterface. An error for which Lost is true
 // means that nothing was sent.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	conn, _ := c.pick()
-	s, err := conn.NewStream(ctx, desc, method, opts...)
+	s, err := c.ways.Load().grpc.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		return nil, classify(err, false)
 	}
@@ -224,29 +217,61 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 // Answer is the result of a unary call besides its error.
 type Answer struct {
 	// Frame owns its buffers; empty when the call failed.
-	Frame           batch.Frame
+	Frame batch.Frame
+	// HTTP is the answer of StartHTTP; nil when the call failed. Whoever has the Answer frees it.
+	HTTP            *batch.HTTP
 	Header, Trailer metadata.MD
 	// LastWord is whether the server has answered, with a message or with an error of its own: it is done with the request, and with the memory that
 	// the request names. Without, it may go on: the call was cancelled, or its connection failed.
 	LastWord bool
 }
 
-// Call makes one unary call. The request's buffers are consumed in every case. An
-// error for which Lost is true means that the server may or may not have received
-// the request; any other error is the server's answer, or ctx's end.
-func (c *Conn) Call(ctx context.Context, method string, request *batch.Frame) (*Answer, error) {
-	conn, way := c.pick()
-	if way != nil && ctx.Err() == nil {
-		if a, err, made := way.call(ctx, method, request); made {
-			return a, err
-		}
+// Start begins one unary call and does not wait. The request's buffers are consumed in every case. The call is cancelled when ctx ends. Then is called once,
+// with the call's end, by another goroutine and also before Start returns; it must not block. What it sends belongs to the turn that it gets, as the request
+// belongs to the turn t of the goroutine that calls Start; nil: there is none. An error for which Lost is true means that the server may or may not have
+// received the request; any other error is the server's answer, or ctx's end.
+func (c *Conn) Start(ctx context.Context, t *wire.Turn, method string, request mem.BufferSlice, then func(*wire.Turn, *Answer, error)) {
+	w := c.ways.Load()
+	way := w.small
+	if request.Len() >= large {
+		way = w.large
 	}
+	if way != nil && ctx.Err() == nil && way.start(ctx, t, method, request, then) {
+		return
+	}
+	go func() {
+		a, err := invoke(ctx, w.grpc, method, request)
+		then(nil, a, err)
+	}()
+}
+
+// StartHTTP is Start for a request that came over HTTP, to the server's HTTP port. It returns false, and has not begun the call, if no connection to that port
+// is there. The request stays the caller's, who keeps it until then is called. A call ends by the server's answer or with its connection only, and not with ctx,
+// which may carry the trace context: a server of Triton's does not notice that a caller over HTTP has left, and goes on. An error for which errors.Is(err, ErrForeign)
+// holds is no answer of Triton's.
+func (c *Conn) StartHTTP(ctx context.Context, r *HTTPRequest, then func(*wire.Turn, *Answer, error)) bool {
+	p := c.ways.Load().http
+	return p != nil && p.start(ctx, r, then)
+}
+
+// FaultError says that a call has panicked, and with what.
+type FaultError struct{ Fault any }
+
+func (e *FaultError) Error() string { return fmt.Sprintf("a call has panicked: %v", e.Fault) }
+
+// invoke makes a call on a connection of grpc-go's.
+func invoke(ctx context.Context, conn *grpc.ClientConn, method string, data mem.BufferSlice) (_ *Answer, err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = &FaultError{fault}
+		}
+	}()
 	var a Answer
-	err := conn.Invoke(ctx, method, request, &a.Frame, grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
+	request := batch.Frame{Data: data}
+	err = conn.Invoke(ctx, method, &request, &a.Frame, grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
 	if request.Data != nil {
 		// The call ended before the message was handed over.
 		request.Data.Free()
-		request.Data = nil
 	}
 	if err == nil {
 		a.LastWord = true

@@ -25,6 +25,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,6 +58,18 @@ func frame(t *testing.T, id string) *batch.Frame {
 	return &batch.Frame{Data: mem.BufferSlice{mem.SliceBuffer(b)}}
 }
 
+// call makes a call and waits for its end.
+func call(ctx context.Context, c *forward.Conn, request *batch.Frame) (*forward.Answer, error) {
+	type end struct {
+		a   *forward.Answer
+		err error
+	}
+	ended := make(chan end, 1)
+	c.Start(ctx, nil, method, request.Data, func(_ *wire.Turn, a *forward.Answer, err error) { ended <- end{a, err} })
+	got := <-ended
+	return got.a, got.err
+}
+
 const method = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
 
 func TestCallPassesMessagesAndMetadata(t *testing.T) {
@@ -65,7 +78,7 @@ func TestCallPassesMessagesAndMetadata(t *testing.T) {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "2"))
 		return &tritonpb.ModelInferResponse{Id: r.Id}, nil
 	})
-	a, err := c.Call(t.Context(), method, frame(t, "x"))
+	a, err := call(t.Context(), c, frame(t, "x"))
 	require.NoError(t, err)
 	var m tritonpb.ModelInferResponse
 	require.NoError(t, proto.Unmarshal(a.Frame.Data.Materialize(), &m))
@@ -84,7 +97,7 @@ func TestAnswersAreNotLosses(t *testing.T) {
 		return nil, status.Error(codes.Code(code), "Request timeout expired")
 	})
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		_, err := c.Call(t.Context(), method, frame(t, strconv.Itoa(int(code))))
+		_, err := call(t.Context(), c, frame(t, strconv.Itoa(int(code))))
 		require.Equal(t, code, status.Code(err))
 		require.False(t, forward.Lost(err), "%v", err)
 	}
@@ -94,7 +107,7 @@ func TestTrailersOnlyAnswerIsNoLoss(t *testing.T) {
 	c, _ := serve(t, func(context.Context, *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 		return nil, status.Error(codes.Unavailable, "Exceeds maximum queue size")
 	})
-	_, err := c.Call(t.Context(), method, frame(t, ""))
+	_, err := call(t.Context(), c, frame(t, ""))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.False(t, forward.Lost(err))
 }
@@ -107,19 +120,19 @@ func TestDeathUnderACallIsALoss(t *testing.T) {
 		return nil, ctx.Err()
 	})
 	go func() { <-started; s.Stop() }()
-	_, err := c.Call(t.Context(), method, frame(t, ""))
+	_, err := call(t.Context(), c, frame(t, ""))
 	require.True(t, forward.Lost(err), "%v", err)
 	require.ErrorIs(t, err, forward.ErrLost)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 
-	_, err = c.Call(t.Context(), method, frame(t, "")) // refused: the listener is closed
+	_, err = call(t.Context(), c, frame(t, "")) // refused: the listener is closed
 	require.True(t, forward.Lost(err), "%v", err)
 }
 
 func TestClosedConnectionIsALoss(t *testing.T) {
 	c, _ := serve(t, nil)
 	require.NoError(t, c.Close())
-	_, err := c.Call(t.Context(), method, frame(t, ""))
+	_, err := call(t.Context(), c, frame(t, ""))
 	require.True(t, forward.Lost(err), "%v", err)
 }
 
@@ -130,7 +143,7 @@ func TestCallersEndIsNoLoss(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err := c.Call(ctx, method, frame(t, ""))
+	_, err := call(ctx, c, frame(t, ""))
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
 	require.False(t, forward.Lost(err))
 }
@@ -145,7 +158,7 @@ func TestCallConsumesTheRequest(t *testing.T) {
 	c, _ := serve(t, nil)
 	require.NoError(t, c.Close())
 	p := &counted{}
-	_, err := c.Call(t.Context(), method, &batch.Frame{Data: mem.BufferSlice{mem.NewBuffer(p.Get(10), p)}})
+	_, err := call(t.Context(), c, &batch.Frame{Data: mem.BufferSlice{mem.NewBuffer(p.Get(10), p)}})
 	require.Error(t, err)
 	require.Zero(t, p.out)
 }
@@ -167,21 +180,21 @@ func TestReplacedConnectionsLoseTheirCalls(t *testing.T) {
 		assert.NoError(t, err)
 		assert.NoError(t, drop())
 	}()
-	_, err := c.Call(t.Context(), method, frame(t, "hangs"))
+	_, err := call(t.Context(), c, frame(t, "hangs"))
 	require.True(t, forward.Lost(err), "%v", err)
 
-	a, err := c.Call(t.Context(), method, frame(t, "next"))
+	a, err := call(t.Context(), c, frame(t, "next"))
 	require.NoError(t, err)
 	a.Frame.Data.Free()
 }
 
-// wire is a connection that is cut after so many writes.
-type wire struct {
+// cut is a connection that is cut after so many writes.
+type cut struct {
 	net.Conn
 	left *atomic.Int32
 }
 
-func (w wire) Write(b []byte) (int, error) {
+func (w cut) Write(b []byte) (int, error) {
 	if w.left.Add(-1) < 0 {
 		return 0, errors.Join(errors.New("cut"), w.Close())
 	}
@@ -201,7 +214,7 @@ func TestACutWireIsALoss(t *testing.T) {
 		left.Store(writes)
 		c, err := forward.Dial(l.Addr().String(), forward.Options{DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-			return wire{conn, left}, err
+			return cut{conn, left}, err
 		})}})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, c.Close()) }()

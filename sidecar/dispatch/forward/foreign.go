@@ -37,6 +37,20 @@ func LacksModel(err error) bool {
 	return (s.Code() == codes.NotFound || s.Code() == codes.Unavailable) && strings.HasPrefix(s.Message(), unknownModel)
 }
 
+// NotQueued reports whether a server refused a request because its queue was full
+// (model configuration, "Queue Policy": max_queue_size).
+func NotQueued(err error) bool {
+	s := Status(err)
+	return s.Code() == codes.Unavailable && strings.HasSuffix(s.Message(), "Exceeds maximum queue size")
+}
+
+// OutOfTime reports whether a server refused a request because it had waited for
+// too long (timeout_action REJECT).
+func OutOfTime(err error) bool {
+	s := Status(err)
+	return s.Code() == codes.Unavailable && s.Message() == "Request timeout expired"
+}
+
 // Unloaded reports whether a server refused a request because it does not have
 // the model at all, which another server may have.
 func Unloaded(err error, model string) bool {

@@ -130,31 +130,55 @@ func typed(err error) error {
 	return err
 }
 
-// call makes a call and waits for its end. Made is false if the connection is not there; the request is not consumed then.
-func (l *lane) call(ctx context.Context, method string, request *batch.Frame) (a *Answer, err error, made bool) {
+// start begins a call. It returns false if the connection is not there; the request is not consumed then.
+func (l *lane) start(ctx context.Context, t *wire.Turn, method string, request mem.BufferSlice, then func(*wire.Turn, *Answer, error)) bool {
 	c := l.client.Load()
 	if c == nil {
-		return nil, nil, false
+		return false
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
-	ended := make(chan struct{})
-	k, refused := c.Start(nil, method, md, request.Data, func(_ *wire.Turn, got wire.Answer, failure error) {
-		a = &Answer{Frame: batch.Frame{Data: got.Data}, Header: got.Header, Trailer: got.Trailer, LastWord: got.LastWord}
-		err = typed(failure)
-		close(ended)
-	})
+	k := &laneCall{ctx: ctx, then: then}
+	if ctx.Done() != nil {
+		k.stop = context.AfterFunc(ctx, k.cancel)
+	}
+	of, refused := c.Start(t, method, md, request, k.ended)
 	if refused != nil {
-		return nil, nil, false
-	}
-	request.Data = nil
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		cancelled := k.Cancel()
-		<-ended
-		if cancelled {
-			err = status.FromContextError(ctx.Err()).Err()
+		if k.stop != nil {
+			k.stop()
 		}
+		return false
 	}
-	return a, err, true
+	k.of.Store(of)
+	if k.cancelled.Load() {
+		of.Cancel() // cancel may have come too early for that
+	}
+	return true
+}
+
+// laneCall is a call on a lane.
+type laneCall struct {
+	ctx       context.Context
+	then      func(*wire.Turn, *Answer, error)
+	stop      func() bool // of the watch over ctx; nil: it never ends
+	of        atomic.Pointer[wire.ClientCall]
+	cancelled atomic.Bool
+}
+
+// cancel ends the call with its context.
+func (k *laneCall) cancel() {
+	k.cancelled.Store(true)
+	if of := k.of.Load(); of != nil {
+		of.Cancel()
+	}
+}
+
+// ended takes the end of the call.
+func (k *laneCall) ended(t *wire.Turn, got wire.Answer, err error) {
+	if k.stop != nil {
+		k.stop()
+	}
+	if errors.Is(err, wire.ErrCancelled) {
+		err = status.FromContextError(k.ctx.Err()).Err()
+	}
+	k.then(t, &Answer{Frame: batch.Frame{Data: got.Data}, Header: got.Header, Trailer: got.Trailer, LastWord: got.LastWord}, typed(err))
 }

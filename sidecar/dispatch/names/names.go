@@ -11,9 +11,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// Name is something that clients ask for and that models of other names serve.
-// Exactly one of App and Alias is set. It is immutable once it is part of a route
-// table.
+// Name is something that clients ask for and that models of other names serve: an
+// app. It is immutable once it is part of a route table.
 type Name struct {
 	Name string
 	// Config and Versions are what clients receive for it, except for the name in
@@ -21,13 +20,6 @@ type Name struct {
 	Config   *tritonpb.ModelConfig
 	Versions []string
 	App      *App
-	Alias    *Alias
-}
-
-// Alias is a name that one model serves as it is: same tensors, same answers.
-type Alias struct {
-	// Model of the route table.
-	Model string
 }
 
 // Resolver finds the model that serves a request for one name. It is safe for
@@ -72,28 +64,11 @@ type Set map[string]Resolver
 func New(list map[string]*Name, before Set) Set {
 	all := make(Set, len(list))
 	for key, n := range list {
-		switch {
-		case n.App != nil:
-			a := &appResolver{name: n.Name, chooser: NewChooser(n.App), mostRows: int64(n.Config.GetMaxBatchSize())}
-			if old, ok := before[key].(*appResolver); ok {
-				a.chooser.resume(old.chooser)
-			}
-			all[key] = a
-		case n.Alias != nil:
-			all[key] = aliasResolver{n.Name, n.Alias.Model}
+		a := &appResolver{name: n.Name, chooser: NewChooser(n.App), mostRows: int64(n.Config.GetMaxBatchSize())}
+		if old, ok := before[key].(*appResolver); ok {
+			a.chooser.resume(old.chooser)
 		}
+		all[key] = a
 	}
 	return all
-}
-
-type aliasResolver struct{ name, model string }
-
-// Resolve implements Resolver.
-func (a aliasResolver) Resolve(r *batch.Request, _ time.Duration) (Target, error) {
-	r.Detach()
-	r.Model = a.model
-	return Target{Model: a.model, Answer: func(resp *batch.Response) {
-		resp.Detach()
-		resp.Model = a.name
-	}}, nil
 }

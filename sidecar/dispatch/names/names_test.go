@@ -103,18 +103,6 @@ func TestAnAppHasOneVersion(t *testing.T) {
 	}
 }
 
-func TestAnAliasIsServedByItsModel(t *testing.T) {
-	set := names.New(map[string]*names.Name{"member": {Name: "member", Alias: &names.Alias{Model: "group"}}}, nil)
-	r := &batch.Request{Model: "member"}
-	target, err := set["member"].Resolve(r, 0)
-	require.NoError(t, err)
-	require.Equal(t, "group", r.Model)
-	resp := &batch.Response{Model: "group"}
-	target.Answer(resp)
-	require.Equal(t, "member", resp.Model)
-	require.Empty(t, resp.Parameters)
-}
-
 // spread sends so many requests of one row a second for two seconds and counts where they went in the second one.
 func spread(t *testing.T, c *names.Chooser, w names.Wish, rate int) map[int]int {
 	t.Helper()

@@ -154,6 +154,26 @@ func TestAvoid(t *testing.T) {
 	require.Equal(t, a, f.last().Partition, "the only one that is up")
 }
 
+// Executions at once of one server are avoided together.
+func TestAvoidAServer(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateDrop, linear)
+	a := f.partition(0, 0, m)
+	also := f.AddPartition(0, queue.PartitionSpec{Rank: 1, Server: a, Serves: []queue.Service{{Model: m}}})
+	b := f.partition(2, 0, m)
+	f.Enqueue(0, m, &queue.Request{Avoid: a})
+	require.Equal(t, b, f.last().Partition, "not another execution of the same server")
+	f.Enqueue(1, m, &queue.Request{Arrival: 1, Avoid: a})
+	require.Len(t, f.batches, 1, "it waits for b")
+	f.Enqueue(2, m, &queue.Request{Arrival: 2})
+	require.Equal(t, a, f.last().Partition)
+	require.NoError(t, f.SetUp(3, b, false))
+	require.Equal(t, also, f.last().Partition, "the server is the only one that is up")
+	f.Enqueue(4, m, &queue.Request{Arrival: 4, Avoid: a})
+	f.Complete(5, a)
+	require.Len(t, f.batches, 4)
+}
+
 func TestAvoidedBecomesTheOnlyOne(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "prefix", queue.LateDrop, linear)

@@ -51,6 +51,8 @@ type traffic struct {
 	fails int
 	// Every so many requests one is cancelled, and one would be late even alone.
 	cancels, hopeless int
+	// levels: requests have so many priority levels, an expiry, and a limit of how many wait; 0: none of these.
+	levels int
 }
 
 type end struct {
@@ -111,6 +113,9 @@ func (l *load) run(n int) {
 			}
 			if l.hopeless > 0 && l.came%l.hopeless == 1 {
 				r.Deadline = l.now + 1
+			}
+			if l.levels > 0 {
+				r.Level, r.Expiry, r.Expired, r.MaxQueue = int32(l.came%l.levels), l.now+60e6, queue.Late(l.came%2), 60
 			}
 			l.s.Enqueue(l.now, l.ids[l.picks[l.i]], r)
 			if l.cancels > 0 && l.came%l.cancels == 0 && l.s.Cancel(l.now, r) {
@@ -271,6 +276,7 @@ func TestNoAllocations(t *testing.T) {
 		"more keys than are kept": func(of *traffic) { of.keys = 50 },
 		"failing batches":         func(of *traffic) { of.fails = 20 },
 		"cancelled requests":      func(of *traffic) { of.cancels = 10 },
+		"queue policies":          func(of *traffic) { of.levels, of.share, of.late = 3, 1.2, queue.LateServe },
 		"all of these": func(of *traffic) {
 			of.slow, of.late, of.models, of.share, of.hopeless, of.keys, of.fails, of.cancels = true, queue.LateServe, 1, .2, 10, 12, 20, 10
 		},

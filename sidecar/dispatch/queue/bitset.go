@@ -51,15 +51,3 @@ func (b *bitset) first() int {
 	}
 	return i
 }
-
-// firstExcept returns the smallest member other than i, which may be -1.
-func (b *bitset) firstExcept(i int) int {
-	f := b.first()
-	if f < 0 || f != i {
-		return f
-	}
-	b.remove(i)
-	f = b.first()
-	b.add(i)
-	return f
-}

@@ -14,6 +14,7 @@ import (
 // partition is one partition's state.
 type partition struct {
 	id       PartitionID
+	server   PartitionID // the first partition of its server
 	rank     int32
 	cohort   *cohort
 	pos      int // in cohort.members
@@ -110,7 +111,7 @@ func (s *Scheduler) join(p *partition, spec PartitionSpec) {
 		s.cohorts = append(s.cohorts, g)
 		s.dirty = true
 	}
-	p.rank, p.cohort = spec.Rank, g
+	p.rank, p.server, p.cohort = spec.Rank, cmp.Or(spec.Server, p.id), g
 	i, _ := slices.BinarySearchFunc(g.members, p, before)
 	g.members = slices.Insert(g.members, i, p)
 	if p.usable() {

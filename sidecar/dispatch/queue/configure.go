@@ -23,7 +23,7 @@ var (
 // change outside it is a reconfiguration of its own. No request is lost or
 // answered twice by any of them.
 func (s *Scheduler) Reconfigure(now Time, change func()) {
-	now = s.begin(now)
+	now = s.advance(now)
 	s.held++
 	change()
 	s.release(now)
@@ -31,7 +31,7 @@ func (s *Scheduler) Reconfigure(now Time, change func()) {
 
 // hold opens a change, release closes it.
 func (s *Scheduler) hold(now Time) Time {
-	now = s.begin(now)
+	now = s.advance(now)
 	s.held++
 	return now
 }
@@ -57,7 +57,7 @@ func (s *Scheduler) release(now Time) {
 		}
 	}
 	for _, pl := range s.pools {
-		s.settle(pl, now)
+		s.matchPool(pl, now)
 	}
 }
 
@@ -65,7 +65,7 @@ func (s *Scheduler) release(now Time) {
 func (s *Scheduler) rematch(m *model, now Time) {
 	for _, l := range m.lanes {
 		s.dropTooLarge(l)
-		if l.n > 0 {
+		if l.n > 0 || l.lateExpiry != Never {
 			s.match(l, now)
 		}
 	}
@@ -258,6 +258,7 @@ func (s *Scheduler) reopen(m *model, was Late) {
 			l.leave()
 			r.lane, r.listed = l, listedWaiting
 			l.waiting.insert(r, true)
+			l.expires = l.expires || r.Expiry != Never
 			s.count(l, 1, int(r.Rows))
 		}
 	}
@@ -292,7 +293,7 @@ func (s *Scheduler) Empty(now Time, id ModelID, why DropReason) error {
 	if m == nil {
 		return fmt.Errorf("empty model %d: %w", id, ErrUnknownModel)
 	}
-	now = s.begin(now)
+	now = s.advance(now)
 	s.empty(m, why)
 	if s.held == 0 {
 		for _, l := range m.lanes {
@@ -370,7 +371,7 @@ func (s *Scheduler) SetUp(now Time, id PartitionID, up bool) error {
 
 // change alters whether a partition is usable.
 func (s *Scheduler) change(now Time, p *partition, alter func()) {
-	now = s.begin(now)
+	now = s.advance(now)
 	was := p.usable()
 	alter()
 	g := p.cohort

@@ -17,7 +17,11 @@
 // finish in time. A discipline chooses exec; a drop policy chooses which
 // requests are given up so that the others can run in a larger batch.
 //
-// A request read top-down: Scheduler.Enqueue (scheduler.go), place, grant and
+// Requests may have priority levels, a limit of how many of a level wait, and a
+// moment until which they may start: the queue policies of Triton's model
+// configuration ("Dynamic Batcher"), in levels.go.
+//
+// A request read top-down: Scheduler.Enqueue (scheduler.go), match, grant and
 // freed (match.go), lane and gather (lane.go), then the discipline and the
 // drop policy, a page each.
 package queue

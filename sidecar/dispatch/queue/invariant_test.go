@@ -103,14 +103,61 @@ func (w *world) usable(m queue.ModelID) (ids []queue.PartitionID) {
 func (w *world) lane(r *mirrorRequest) []*mirrorRequest {
 	var lane []*mirrorRequest
 	for _, o := range w.requests {
-		if o.state == queued && o.model == r.model && o.Key == r.Key && o.Avoid == r.Avoid {
+		if o.state == queued && o.model == r.model && o.Key == r.Key && o.Avoid == r.Avoid && o.Level == r.Level {
 			lane = append(lane, o)
 		}
 	}
 	slices.SortFunc(lane, func(a, b *mirrorRequest) int {
-		return cmp.Or(cmp.Compare(a.Deadline, b.Deadline), cmp.Compare(a.seq, b.seq))
+		return cmp.Or(cmp.Compare(by(&a.Request), by(&b.Request)), cmp.Compare(a.seq, b.seq))
 	})
 	return lane
+}
+
+// by is what orders requests.
+func by(r *queue.Request) queue.Time {
+	if r.Expiry == 0 {
+		return r.Deadline
+	}
+	return min(r.Deadline, r.Expiry)
+}
+
+// expired reports whether a request may not start any more, or only late.
+func (w *world) expired(r *queue.Request) bool { return r.Expiry != 0 && w.now > r.Expiry }
+
+// inLevel counts the queued requests of a request's level.
+func (w *world) inLevel(r *mirrorRequest) (n int) {
+	for _, o := range w.requests {
+		if o.state == queued && o.model == r.model && o.Level == r.Level {
+			n++
+		}
+	}
+	return n
+}
+
+// crowded reports whether a queued request's level has no room, before its batch starts.
+func (w *world) crowded(r *mirrorRequest) bool {
+	n := w.inLevel(r)
+	for _, o := range w.requests {
+		if o.state == queued && o.model == r.model && o.Level == r.Level && o.MaxQueue > 0 && n >= int(o.MaxQueue) {
+			return true
+		}
+	}
+	return false
+}
+
+// behind reports whether a lower level of a request's model waits: then a batch need not wait for its exec.
+func (w *world) behind(r *mirrorRequest) bool {
+	return slices.ContainsFunc(w.requests, func(o *mirrorRequest) bool {
+		return (o.state == queued || o.state == running) && o.model == r.model && o.Level > r.Level
+	})
+}
+
+// compared is the place of a level in a batch that begins with another.
+func compared(level, first int32) int {
+	if level == first {
+		return -1
+	}
+	return int(level)
 }
 
 func (w *world) Dispatch(b *queue.Batch) {
@@ -128,19 +175,29 @@ func (w *world) Dispatch(b *queue.Batch) {
 
 	require.NotEmpty(t, b.Requests)
 	first := w.of(b.Requests[0])
-	rows, oldest, earliest := 0, queue.Never, queue.Never
+	own, ownEarliest := 0, queue.Never // of the lane that the batch began with
+	rows, oldest, earliest, expiry, hastened := 0, queue.Never, queue.Never, queue.Never, w.crowded(first)
 	for i, r := range b.Requests {
 		o := w.of(r)
 		require.Equal(t, queued, o.state, "request %d is not queued", o.id)
 		require.Equal(t, b.Model, o.model)
 		require.Equal(t, first.Key, r.Key, "different keys in a batch")
 		if i > 0 && !b.Late {
-			require.LessOrEqual(t, b.Requests[i-1].Deadline, r.Deadline, "not in deadline order")
+			last := b.Requests[i-1]
+			order := cmp.Or(cmp.Compare(compared(last.Level, first.Level), compared(r.Level, first.Level)), cmp.Compare(by(last), by(r)))
+			require.LessOrEqual(t, order, 0, "not in the order of levels and deadlines")
+		}
+		require.True(t, !w.expired(r) || b.Late && r.Expired == queue.LateServe, "request %d starts after its expiry", o.id)
+		if r.Expiry != 0 {
+			expiry = min(expiry, r.Expiry)
 		}
 		if r.Avoid == b.Partition {
 			require.Equal(t, []queue.PartitionID{b.Partition}, w.usable(b.Model), "an avoided partition, though there are others")
 		}
 		rows += int(r.Rows)
+		if r.Level == first.Level {
+			own, ownEarliest = own+int(r.Rows), min(ownEarliest, r.Deadline)
+		}
 		oldest, earliest = min(oldest, r.Arrival), min(earliest, r.Deadline)
 	}
 	table, limit := m.table(svc), m.limit(svc)
@@ -162,7 +219,7 @@ func (w *world) Dispatch(b *queue.Batch) {
 	}
 	p.batch = b
 	if b.Late {
-		require.Equal(t, queue.LateServe, m.spec.Late)
+		require.True(t, m.spec.Late == queue.LateServe || w.expired(b.Requests[0]))
 		return
 	}
 	bounded := table != nil && m.drop != "none"
@@ -173,19 +230,19 @@ func (w *world) Dispatch(b *queue.Batch) {
 	for _, r := range w.requests {
 		r.gaveWay = false
 	}
-	if table == nil || first.Avoid != queue.NoPartition || b.Hurried {
-		require.True(t, !b.Hurried || m.discipline == "adaptive")
+	if table == nil || first.Avoid != queue.NoPartition || b.Hurried || hastened {
+		require.True(t, !b.Hurried || m.discipline == "adaptive" || w.behind(first), "hurried")
 		return
 	}
-	full := rows >= limit
+	full := own >= limit
 	if rest != nil {
-		more := rows + int(rest.Rows)
-		full = full || more > limit || bounded && w.now+table.At(more) > earliest
+		more := own + int(rest.Rows)
+		full = full || more > limit || bounded && w.now+table.At(more) > min(ownEarliest, rest.Deadline)
 	}
 	switch {
 	case full:
 	case m.discipline == "deferred": // adaptive starts as well when a size of its own is there: see TestAdaptiveSize
-		require.True(t, earliest == queue.Never || w.now >= earliest-table.At(rows+1), "started before exec")
+		require.True(t, ownEarliest == queue.Never || w.now >= min(expiry, ownEarliest-table.At(own+1)), "started before exec")
 	case m.discipline == "timeout":
 		require.GreaterOrEqual(t, w.now, oldest+m.delay, "started before exec")
 	}
@@ -232,7 +289,7 @@ func (w *world) checkOrder(before []*mirrorRequest, b *queue.Batch, m *mirrorMod
 				faster = faster || m.table(svc).At(int(r.Rows)) < here
 			}
 		}
-		passed := r.gaveWay || int(r.Rows) > limit || bounded && (w.now+here > r.Deadline || faster && (m.drop == "window" || m.drop == "thrift" || m.drop == "reserve"))
+		passed := r.gaveWay || w.expired(&r.Request) || int(r.Rows) > limit || bounded && (w.now+here > r.Deadline || faster && (m.drop == "window" || m.drop == "thrift" || m.drop == "reserve"))
 		require.True(w.t, passed, "request %d was overtaken", r.id)
 	}
 	for _, r := range before[i:] {
@@ -258,8 +315,16 @@ func (w *world) Drop(r *queue.Request, why queue.DropReason) {
 		return
 	case queue.DropTooLarge:
 		return
+	case queue.DropFull:
+		require.GreaterOrEqual(w.t, w.inLevel(o), int(r.MaxQueue), "refused although there is room")
+		return
 	}
 	require.False(w.t, w.changing, "a decision in the middle of a reconfiguration")
+	if why == queue.DropExpired {
+		require.Equal(w.t, queue.LateDrop, r.Expired)
+		require.True(w.t, w.expired(r), "dropped before its expiry")
+		return
+	}
 	require.Equal(w.t, queue.LateDrop, m.spec.Late)
 	require.NotEqual(w.t, "none", m.drop)
 	// The fastest that it could run: on the classes in use, if there are any.
@@ -295,6 +360,7 @@ func (w *world) check() {
 	for _, r := range w.requests {
 		if r.state == queued {
 			perModel[r.model]++
+			require.False(w.t, w.expired(&r.Request) && r.Expired == queue.LateDrop, "request %d waits although its expiry has passed", r.id)
 		}
 	}
 	stats := w.s.Stats()

@@ -20,6 +20,7 @@ const (
 type laneKey struct {
 	key   uint64
 	avoid PartitionID
+	level int32 // see levels.go
 }
 
 // lane holds the requests of one model that may share a batch: those that can still
@@ -27,13 +28,17 @@ type laneKey struct {
 // which they were given up.
 type lane struct {
 	laneKey
-	m  *model
-	at int // in model.lanes
+	level *level
+	m     *model
+	at    int // in model.lanes
 
 	waiting list
 	n, rows int // waiting requests and rows
 	late    list
 	nlate   int
+	// expires: a waiting request may have an Expiry. LateExpiry is at most the least Expiry of the late requests that are dropped after it.
+	expires    bool
+	lateExpiry Time
 
 	cands []candidate // one per service of the model
 	timer slot
@@ -47,11 +52,17 @@ type lane struct {
 // list is an intrusive list of requests.
 type list struct{ head, tail *Request }
 
+// by is what orders requests: the sooner of the deadline and the expiry.
+func (r *Request) by() Time { return min(r.Deadline, r.Expiry) }
+
+// expired reports whether the request may not start any more, or only behind those that are in time.
+func (r *Request) expired(now Time) bool { return now > r.Expiry }
+
 // insert puts r in deadline order, searching from the tail. Among equal
 // deadlines it goes last, or first if it had been there before.
 func (q *list) insert(r *Request, first bool) {
-	after := q.tail
-	for after != nil && (after.Deadline > r.Deadline || first && after.Deadline == r.Deadline) {
+	after, by := q.tail, r.by()
+	for after != nil && (after.by() > by || first && after.by() == by) {
 		after = after.prev
 	}
 	q.insertAfter(r, after)
@@ -128,6 +139,7 @@ func (l *lane) leave() {
 type candidate struct {
 	adaptive.Load
 	exec        Time
+	expiry      Time     // the least in B
 	first, last *Request // B, a run of the lane's waiting list; valid while Requests > 0
 	svc         *service
 	lane        *lane
@@ -150,7 +162,7 @@ func (c *candidate) gather(now Time, from *Request) {
 		c.Batch, c.first, c.last = adaptive.Batch{}, nil, nil
 		return
 	}
-	c.first, c.last = r, r
+	c.first, c.last, c.expiry = r, r, r.Expiry
 	c.Batch = adaptive.Batch{Rows: int(r.Rows), Requests: 1, Arrival: r.Arrival, Deadline: r.Deadline}
 	for !c.Full && c.last.next != nil {
 		c.take(now, c.last.next)
@@ -181,10 +193,12 @@ func (c *candidate) trim(rows int) {
 // take adds the next request to B if it fits, and otherwise closes B.
 func (c *candidate) take(now Time, r *Request) {
 	rows := c.Rows + int(r.Rows)
-	if rows > c.svc.most || c.svc.bounded && now+c.svc.Table.At(rows) > c.Deadline {
+	deadline := min(c.Deadline, r.Deadline) // differs where an expiry puts a request behind one of a later deadline
+	if rows > c.svc.most || c.svc.bounded && now+c.svc.Table.At(rows) > deadline {
 		c.Full = true
 		return
 	}
+	c.Deadline, c.expiry = deadline, min(c.expiry, r.Expiry)
 	c.Rows = rows
 	c.Requests++
 	c.Arrival = min(c.Arrival, r.Arrival)
@@ -196,8 +210,8 @@ func (c *candidate) mark() {
 	t := c.svc.Table
 	c.Full = c.Full || c.Rows >= c.svc.most
 	c.Newest, c.Waiting = c.last.Arrival, c.lane.rows
-	c.Latest = c.Deadline - t.At(c.Rows)
-	c.Frontrun = c.Deadline - t.At(c.Rows+1)
+	c.Latest = min(c.Deadline-t.At(c.Rows), c.expiry)
+	c.Frontrun = min(c.Deadline-t.At(c.Rows+1), c.expiry)
 }
 
 // park puts the candidate into a heap of its cohort, or takes it out of all.

@@ -7,10 +7,10 @@ import (
 	"math"
 )
 
-// settle makes the decisions that depend on a whole pool, after every event. First
+// matchPool makes the decisions that depend on a whole pool, after every event. First
 // it starts candidates that may start before their exec, the most urgent first.
 // Then it serves requests that were given up, on the partitions that are left over.
-func (s *Scheduler) settle(pl *pool, now Time) {
+func (s *Scheduler) matchPool(pl *pool, now Time) {
 	if pl == nil {
 		return
 	}
@@ -32,6 +32,9 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 		if p == nil {
 			next = at
 			break
+		}
+		if o := c.lane.m.first(c, func(l *lane) bool { return l.allows(p) }); o == c || !o.blocked(now) {
+			c = o
 		}
 		s.grant(c, p, now, true)
 		s.match(c.lane, now)
@@ -60,12 +63,18 @@ const (
 	overdueShare = 64
 )
 
-// overdueAt is when a request that was given up is overdue.
-func overdueAt(r *Request) Time {
-	if r.Deadline == Never {
+// overdueAt is when a request that was given up is overdue. One that was put off at its expiry, which may be soon, is so after the rate window at the
+// earliest.
+func (s *Scheduler) overdueAt(r *Request) Time {
+	by := r.by()
+	if by == Never {
 		return Never
 	}
-	return r.Arrival + overdueAfter*max(1, r.Deadline-r.Arrival)
+	wait := overdueAfter * max(1, by-r.Arrival)
+	if r.Expiry < r.Deadline {
+		wait = max(wait, s.window)
+	}
+	return r.Arrival + wait
 }
 
 // forceLate dispatches a batch of requests that were given up although other lanes wait for the partition, if a trial or an overdue request may do
@@ -80,7 +89,7 @@ func (s *Scheduler) forceLate(pl *pool, now Time) {
 	// Look again when the first is overdue. Those that are given up meanwhile came later.
 	pl.overdue = Never
 	for l := pl.late.head; l != nil; l = l.next {
-		pl.overdue = min(pl.overdue, max(now+1, overdueAt(l.late.head)))
+		pl.overdue = min(pl.overdue, max(now+1, s.overdueAt(l.late.head)))
 	}
 }
 
@@ -102,6 +111,9 @@ func (s *Scheduler) unblock(pl *pool, now Time) {
 	for _, g := range pl.cohorts {
 		for g.nfree > 0 && len(g.blocked) > 0 {
 			c := g.blocked[0].s.cand
+			if o := c.lane.m.first(c, func(*lane) bool { return true }); o != c && !o.blocked(now) {
+				c = o
+			}
 			if c.blocked(now) {
 				break
 			}
@@ -168,8 +180,12 @@ func (pl *pool) mostUrgent() *candidate {
 // serveLate dispatches one batch of requests that were given up, from the lanes in
 // turn, in the order in which they were given up. lateLimit limits its rows.
 func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
-	for l := pl.late.head; l != nil; l = l.next {
-		if why == lateTrial && !l.m.trial.owed || why == lateOverdue && now < overdueAt(l.late.head) {
+	for turn := pl.late.head; turn != nil; turn = turn.next {
+		l := turn
+		if why == lateLeftOver {
+			l = l.m.firstLate(l)
+		}
+		if why == lateTrial && !l.m.trial.owed || why == lateOverdue && now < s.overdueAt(l.late.head) {
 			continue
 		}
 		var svc *service
@@ -203,6 +219,7 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
 			l.leave()
 			pl.late.push(l)
 		}
+		l.m.takesLateTurn(l)
 		s.dispatch(on, l, svc, first, now, true, false)
 		return true
 	}

@@ -168,10 +168,15 @@ func (tw twins) enqueue(t *rapid.T) {
 	rows := int32(rapid.SampledFrom([]int{1, 1, 1, 1, 2, 3, 9}).Draw(t, "rows"))
 	key := uint64(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "key"))
 	own := rapid.SampledFrom([]queue.Time{0, 0, 0, 5, 25, 100, queue.Never}).Draw(t, "deadline")
+	policy := drawPolicy(t)
 	tw.both(func(w *world) {
 		w.seq++
 		r := &mirrorRequest{id: len(w.requests), seq: w.seq, model: id}
-		r.Request = queue.Request{Arrival: w.now, Deadline: w.now + w.models[id].spec.SLO, Rows: rows, Key: key, Owner: r}
+		r.Request = policy
+		r.Arrival, r.Deadline, r.Rows, r.Key, r.Owner = w.now, w.now+w.models[id].spec.SLO, rows, key, r
+		if r.Expiry > 0 {
+			r.Expiry += w.now
+		}
 		switch own {
 		case 0:
 		case queue.Never:
@@ -182,6 +187,18 @@ func (tw twins) enqueue(t *rapid.T) {
 		w.requests = append(w.requests, r)
 		w.s.Enqueue(w.now, id, &r.Request)
 	})
+}
+
+// drawPolicy draws what a queue policy makes of a request, or of every second one nothing. The Expiry counts from its arrival.
+func drawPolicy(t *rapid.T) (r queue.Request) {
+	if rapid.Bool().Draw(t, "no policy") {
+		return r
+	}
+	r.Level = int32(rapid.IntRange(0, 3).Draw(t, "level"))
+	r.MaxQueue = rapid.SampledFrom([]int32{0, 0, 1, 3}).Draw(t, "max queue")
+	r.Expiry = rapid.SampledFrom([]queue.Time{0, 1, 10, 40}).Draw(t, "expiry")
+	r.Expired = rapid.SampledFrom([]queue.Late{queue.LateDrop, queue.LateServe}).Draw(t, "expired")
+	return r
 }
 
 func (tw twins) cancel(t *rapid.T) {

@@ -26,14 +26,21 @@ func (s *Scheduler) match(l *lane, now Time) {
 // the lane's candidates anew.
 func (s *Scheduler) refresh(l *lane, now Time) {
 	m := l.m
-	for r := l.waiting.head; r != nil; r = l.waiting.head {
-		if int(r.Rows) > m.maxRows {
+	s.expireLate(l, now)
+heads:
+	for r, next := l.waiting.head, (*Request)(nil); r != nil; r = next {
+		next = r.next
+		switch {
+		case int(r.Rows) > m.maxRows:
 			s.take(l, r)
 			s.drop(r, DropTooLarge)
-		} else if m.fastest != nil && now+m.fastest[r.Rows] > r.Deadline {
+		case r.expired(now):
+			s.expire(l, r)
+		case m.fastest != nil && now+m.fastest[r.Rows] > r.Deadline:
 			s.giveUp(l, r, DropLate)
-		} else {
-			break
+		case l.expires && r.by() < now: // its deadline has passed and counts for nothing: requests behind it may be expired
+		default:
+			break heads
 		}
 	}
 	for i := range l.cands {
@@ -74,10 +81,10 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 	return best, on
 }
 
-// execOf returns the discipline's exec. Without a profile, and for second attempts,
-// which have waited once already, it is now.
+// execOf returns the discipline's exec. Without a profile, for second attempts,
+// which have waited once already, and where a level has no room for more requests to wait for, it is now.
 func execOf(c *candidate, now Time) Time {
-	if c.svc.Table == nil || c.lane.avoid != NoPartition {
+	if c.svc.Table == nil || c.lane.avoid != NoPartition || c.hastens() {
 		return now
 	}
 	return c.lane.m.spec.Discipline.Exec(now, &c.Load)
@@ -95,7 +102,7 @@ func hurryOf(c *candidate, now Time) Time {
 // start, because it would block other models. Second attempts are not held back.
 func (c *candidate) blocked(now Time) bool {
 	c.unblocked = now
-	if m := c.lane.m; m.blocker != nil && c.svc.Table != nil && c.lane.avoid == NoPartition {
+	if m := c.lane.m; m.blocker != nil && c.svc.Table != nil && c.lane.avoid == NoPartition && !c.hastens() {
 		c.unblocked = c.svc.unblocked(now, &c.Load, m.blocker)
 	}
 	return c.unblocked > now
@@ -126,19 +133,27 @@ func freeFor(l *lane, svc *service) *partition {
 		return nil
 	}
 	i := g.free.first()
-	if l.avoid != NoPartition && g.members[i].id == l.avoid && l.m.hasOther(l.avoid) {
-		if i = g.free.firstExcept(i); i < 0 {
-			return nil
+	if l.allows(g.members[i]) {
+		return g.members[i]
+	}
+	for _, p := range g.members[i+1:] {
+		if p.free && p.server != l.avoid {
+			return p
 		}
 	}
-	return g.members[i]
+	return nil
 }
 
-// hasOther reports whether any usable partition but the one to avoid serves m.
+// allows reports whether a lane may use a partition: not the server that it avoids, while another one serves its model.
+func (l *lane) allows(p *partition) bool {
+	return l.avoid != p.server || !l.m.hasOther(p.server)
+}
+
+// hasOther reports whether any usable partition but those of the server to avoid serves m.
 func (m *model) hasOther(avoid PartitionID) bool {
 	for _, svc := range m.services {
 		for _, p := range svc.cohort.members {
-			if p.id != avoid && p.usable() {
+			if p.server != avoid && p.usable() {
 				return true
 			}
 		}
@@ -180,6 +195,27 @@ func (s *Scheduler) park(l *lane, now Time) {
 	if head := l.waiting.head; l.m.fastest != nil && int(head.Rows) < len(l.m.fastest) && head.Deadline != Never {
 		due = min(due, head.Deadline-l.m.fastest[head.Rows]+1)
 	}
+	s.wake(l, min(due, l.nextExpiry(now)))
+}
+
+// nextExpiry is when a lane must be looked at because of its requests' expiries, at the latest.
+func (l *lane) nextExpiry(now Time) Time {
+	due := l.lateExpiry
+	for r := l.waiting.head; l.expires && r != nil; r = r.next {
+		if by := r.by(); by >= now {
+			due = min(due, by)
+			break
+		}
+		due = min(due, r.Expiry)
+	}
+	if due == Never {
+		return Never
+	}
+	return due + 1
+}
+
+// wake sets the lane's timer; Never: to nothing.
+func (s *Scheduler) wake(l *lane, due Time) {
 	if due == Never {
 		s.timers.remove(&l.timer)
 	} else {
@@ -187,14 +223,15 @@ func (s *Scheduler) park(l *lane, now Time) {
 	}
 }
 
-// rest takes a lane without waiting requests out of the heaps and the timers.
+// rest takes a lane without waiting requests out of the heaps, and sets its timer to what its late requests need.
 func (s *Scheduler) rest(l *lane) {
 	for i := range l.cands {
 		c := &l.cands[i]
 		c.Batch, c.first, c.last = adaptive.Batch{}, nil, nil
 		c.park(nil)
 	}
-	s.timers.remove(&l.timer)
+	l.expires = false
+	s.wake(l, l.nextExpiry(s.now))
 	if l.nlate == 0 && l.on == nil {
 		l.m.idle.push(l)
 	}
@@ -202,7 +239,7 @@ func (s *Scheduler) rest(l *lane) {
 
 // grant starts a candidate on a partition, after the drop policy has given requests
 // up. It may end without a dispatch, if the discipline makes the remaining requests
-// wait. The lane must be placed again.
+// wait. The lane must be matched again.
 func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	l, svc := c.lane, c.svc
 	if svc.bounded {
@@ -239,9 +276,20 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	}
 	l.m.probe.since++
 	l.m.trial.executes(c.Rows, now, s.trial)
+	hurried = hurried && execOf(c, now) > now
 	l.waiting.cut(c.first, c.last)
 	s.count(l, -c.Requests, -c.Rows)
-	s.dispatch(p, l, svc, c.first, now, false, hurried && execOf(c, now) > now)
+	others := len(s.filled)
+	if p.experiment != experimentProbe {
+		s.fill(c, now)
+	}
+	l.m.takesTurn(l, svc)
+	s.dispatch(p, l, svc, c.first, now, false, hurried)
+	for len(s.filled) > others { // matching one may grant, and fill, again
+		o := s.filled[len(s.filled)-1]
+		s.filled = s.filled[:len(s.filled)-1]
+		s.match(o, now)
+	}
 }
 
 // clear makes room for a batch of at least `least` rows: it gives up the
@@ -319,13 +367,13 @@ func (s *Scheduler) freed(p *partition, now Time) {
 			s.park(c.lane, now)
 			continue
 		}
-		hurried := false
+		hurried := c.in != &g.ready // see model.first
 		if len(g.pending) > 0 && g.pending[0].key < c.Latest {
-			if o := g.pending[0].s.cand; hurryOf(o, now) <= now && !o.blocked(now) {
+			if o := g.pending[0].s.cand; !o.behind(c) && hurryOf(o, now) <= now && !o.blocked(now) {
 				c, hurried = o, true
 			}
 		}
-		if !hurried && c.blocked(now) {
+		if c.blocked(now) {
 			s.park(c.lane, now)
 			continue
 		}
@@ -343,7 +391,7 @@ func (s *Scheduler) retime(l *lane, now Time) {
 	}
 }
 
-// mostUrgent returns the candidate of the nearest latest that may use p now.
+// mostUrgent returns the candidate of the nearest latest that may use p now, or the one of its model that takes the model's turn.
 func (g *cohort) mostUrgent(p *partition) *candidate {
 	if len(g.ready) == 0 {
 		return nil
@@ -351,16 +399,20 @@ func (g *cohort) mostUrgent(p *partition) *candidate {
 	if len(g.cycle) > 0 {
 		return g.inTurn(p)
 	}
+	allowed := func(l *lane) bool { return l.allows(p) }
 	c := g.ready[0].s.cand
-	if c.lane.avoid != p.id || !c.lane.m.hasOther(p.id) {
-		return c
+	if allowed(c.lane) {
+		return c.lane.m.first(c, allowed)
 	}
 	var best *candidate
 	key := Never
 	for _, e := range g.ready {
-		if l := e.s.lane; (best == nil || e.key < key) && (l.avoid != p.id || !l.m.hasOther(p.id)) {
+		if l := e.s.lane; (best == nil || e.key < key) && allowed(l) {
 			best, key = e.s.cand, e.key
 		}
 	}
-	return best
+	if best == nil {
+		return nil
+	}
+	return best.lane.m.first(best, allowed)
 }

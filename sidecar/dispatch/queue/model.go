@@ -40,6 +40,12 @@ type model struct {
 	requests, rows, late, lateRows int
 	rate                           rate
 
+	levels    []*level // that requests had so far, by number
+	occupied  int      // of them, with queued requests
+	ahead     int      // batches since a level had its turn that waited behind a higher one
+	lateAhead int      // the same of requests that were given up
+	turns     uint64   // such turns
+
 	trial trial
 	probe probe
 
@@ -108,11 +114,11 @@ func (m *model) laneFor(k laneKey) *lane {
 		l = m.idle.head
 		l.leave()
 		delete(m.byKey, l.laneKey)
-		l.laneKey = k
+		l.laneKey, l.level = k, m.levelOf(k.level)
 		m.byKey[k] = l
 		m.idle.push(l)
 	default:
-		l = &lane{laneKey: k, m: m, at: len(m.lanes)}
+		l = &lane{laneKey: k, level: m.levelOf(k.level), m: m, at: len(m.lanes), lateExpiry: Never}
 		l.timer.lane = l
 		m.byKey[k] = l
 		m.lanes = append(m.lanes, l)

@@ -33,7 +33,7 @@ func (s *Scheduler) preempt(pl *pool, now Time) {
 func (s *Scheduler) victim(c *candidate) *partition {
 	var best *partition
 	for _, p := range c.svc.cohort.members {
-		if !p.busy || !p.usable() || p.id == c.lane.avoid {
+		if !p.busy || !p.usable() || p.server == c.lane.avoid {
 			continue
 		}
 		m := s.model(p.batch.Model)
@@ -62,7 +62,7 @@ func (s *Scheduler) takeOver(c *candidate, p *partition, now Time) {
 	s.count(l, -c.Requests, -c.Rows)
 	s.dispatch(p, l, c.svc, c.first, now, false, false)
 
-	back := lost.laneFor(laneKey{s.lost[0].Key, s.lost[0].Avoid})
+	back := lost.laneFor(laneKey{s.lost[0].Key, s.lost[0].Avoid, s.lost[0].Level})
 	for i := len(s.lost) - 1; i >= 0; i-- { // backwards: each goes ahead of equal deadlines
 		s.insert(back, s.lost[i], true)
 	}

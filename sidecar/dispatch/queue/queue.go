@@ -46,9 +46,21 @@ type Request struct {
 	// Rows is the request's share of a batch; values below 1 count as 1.
 	Rows int32
 	// Avoid is a partition that must not run the request unless no other one
-	// that is up serves its model: where a first attempt failed.
+	// that is up serves its model: where a first attempt failed. It stands for all
+	// partitions of its server (PartitionSpec.Server).
 	Avoid  PartitionID
 	listed listed // beside the fields that Enqueue reads first, for the cache
+	// Expired says what happens to the request after its Expiry: LateDrop hands it to Sink.Drop with DropExpired, LateServe keeps it and serves it behind the
+	// requests that are in time, as one that was given up (Triton's timeout_action REJECT and DELAY).
+	Expired Late
+	// Level is the request's priority level within its model: 1 goes first, then 2 and so on, under the bound that levelShare sets; zero is before 1, for
+	// models without levels.
+	Level int32
+	// MaxQueue is how many requests of its level may be queued, itself included: more are dropped by Enqueue with DropFull. Below 1 means any number.
+	MaxQueue int32
+	// Expiry is the last moment at which the request may start, however long it then takes. Zero and Never mean that it may start at any time. Where the
+	// Deadline says nothing of the kind, requests are in the order of their expiries.
+	Expiry Time
 	// Key is equal for requests that may share a batch.
 	Key uint64
 	// Owner is the caller's; the queue does not read it.
@@ -133,6 +145,10 @@ type PartitionSpec struct {
 	Rank int32
 	// Serves lists the models that are loaded. Unknown models are ignored.
 	Serves []Service
+	// Server is the first of the partitions that are executions at once of one server;
+	// NoPartition: the partition is the first, or the only one. A request that avoids the
+	// first avoids them all.
+	Server PartitionID
 }
 
 // Batch is a decision to run requests together on a partition. The Scheduler
@@ -140,7 +156,7 @@ type PartitionSpec struct {
 type Batch struct {
 	Model     ModelID
 	Partition PartitionID
-	// Requests are in deadline order; all have the same Key.
+	// Requests all have the same Key and are in deadline order. Those of other priority levels that fill the batch come last, level by level.
 	Requests []*Request
 	Rows     int
 	// Start is when the batch was dispatched, Finish when the profile predicts
@@ -152,7 +168,8 @@ type Batch struct {
 	// that was left over.
 	Late bool
 	// Hurried is true if the batch started before its exec, because its
-	// discipline preferred a free partition to waiting.
+	// discipline preferred a free partition to waiting, or a lower priority level
+	// would have taken the partition.
 	Hurried bool
 }
 
@@ -172,6 +189,10 @@ const (
 	DropClosed
 	// DropOutage means that the request's model's queue was emptied because no partition serves it.
 	DropOutage
+	// DropExpired means that the request's Expiry has passed.
+	DropExpired
+	// DropFull means that MaxQueue requests of the request's level were queued already.
+	DropFull
 
 	dropReasons = iota
 )
@@ -190,6 +211,10 @@ func (r DropReason) String() string {
 		return "closed"
 	case DropOutage:
 		return "outage"
+	case DropExpired:
+		return "expired"
+	case DropFull:
+		return "full"
 	}
 	return fmt.Sprintf("reason_%d", uint8(r))
 }

@@ -36,7 +36,8 @@ type Scheduler struct {
 	turn       int // the model that renew looked at last
 	stats      Stats
 
-	lost []*Request // scratch of takeOver
+	lost   []*Request // scratch of takeOver
+	filled []*lane    // of grant: lanes that a batch was filled from and that are not matched yet
 
 	held  int  // open Reconfigure calls
 	dirty bool // cohorts have changed
@@ -61,10 +62,10 @@ func New(sink Sink, o Options) *Scheduler {
 }
 
 // Enqueue adds a request to a model's queue. A request that can never be served
-// is dropped at once: its model does not exist (DropModelRemoved) or allows
-// fewer rows than it has (DropTooLarge). It panics if the request is queued.
+// is dropped at once: its model does not exist (DropModelRemoved), allows
+// fewer rows than it has (DropTooLarge), or has no room at its level (DropFull). It panics if the request is queued.
 func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
-	now = s.begin(now)
+	now = s.advance(now)
 	s.stats.Enqueued++
 	m := s.prepare(id, r)
 	if m == nil {
@@ -73,6 +74,10 @@ func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
 	m.rate.add(now, r.Rows)
 	m.asks(r.Rows)
 	s.renew(m, now)
+	if m.full(r) {
+		s.drop(r, DropFull)
+		return
+	}
 	s.admit(m, r, now)
 	s.end(m.pool, now)
 }
@@ -83,7 +88,7 @@ func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
 // towards the arrival rate. Within Reconfigure, the requests of a failed batch
 // can be put back together and share their second batch as well.
 func (s *Scheduler) Requeue(now Time, id ModelID, r *Request) {
-	now = s.begin(now)
+	now = s.advance(now)
 	s.stats.Requeued++
 	m := s.prepare(id, r)
 	if m == nil {
@@ -129,6 +134,9 @@ func (s *Scheduler) prepare(id ModelID, r *Request) *model {
 			r.Deadline = r.Arrival + m.spec.SLO
 		}
 	}
+	if r.Expiry == 0 {
+		r.Expiry = Never
+	}
 	if int(r.Rows) > m.spec.MaxBatch {
 		s.drop(r, DropTooLarge)
 		return nil
@@ -138,10 +146,10 @@ func (s *Scheduler) prepare(id ModelID, r *Request) *model {
 
 func (s *Scheduler) admit(m *model, r *Request, now Time) {
 	m.shed(shedAtOnce)
-	l := m.laneFor(laneKey{r.Key, r.Avoid})
+	l := m.laneFor(laneKey{r.Key, r.Avoid, r.Level})
 	s.insert(l, r, false)
 	if s.held > 0 {
-		return // placed by the end of Reconfigure
+		return // matched by the end of Reconfigure
 	}
 	if r.next == nil && r.prev != nil && m.stepper == nil {
 		s.extend(l, r, now)
@@ -158,10 +166,11 @@ func (s *Scheduler) insert(l *lane, r *Request, first bool) {
 	}
 	r.lane, r.listed = l, listedWaiting
 	l.waiting.insert(r, first)
+	l.expires = l.expires || r.Expiry != Never
 	s.count(l, 1, int(r.Rows))
 }
 
-// extend is place for the usual case, a request that arrives at the end of the
+// extend is match for the usual case, a request that arrives at the end of the
 // queue: it can only enlarge candidates that held the whole queue.
 func (s *Scheduler) extend(l *lane, r *Request, now Time) {
 	changed := false
@@ -191,7 +200,7 @@ func (s *Scheduler) extend(l *lane, r *Request, now Time) {
 // Cancel takes a request out of its queue. It returns false if the request is
 // not queued: it was dispatched, dropped or cancelled before.
 func (s *Scheduler) Cancel(now Time, r *Request) bool {
-	now = s.begin(now)
+	now = s.advance(now)
 	if r.listed == listedNowhere {
 		return false
 	}
@@ -209,7 +218,7 @@ func (s *Scheduler) Cancel(now Time, r *Request) bool {
 // Dispatch needs exactly one Complete; it does nothing if the partition runs no
 // batch. The batch must not be used afterwards.
 func (s *Scheduler) Complete(now Time, id PartitionID) {
-	now = s.begin(now)
+	now = s.advance(now)
 	p := s.partition(id)
 	if p == nil || !p.busy {
 		return
@@ -243,10 +252,10 @@ func (s *Scheduler) idle(p *partition, now Time) {
 func (s *Scheduler) Next() Time { return s.timers.min() }
 
 // Advance does everything that is due at now.
-func (s *Scheduler) Advance(now Time) { s.begin(now) }
+func (s *Scheduler) Advance(now Time) { s.advance(now) }
 
-// begin starts an event: everything that is due comes first.
-func (s *Scheduler) begin(now Time) Time {
+// advance starts an event: everything that is due comes first.
+func (s *Scheduler) advance(now Time) Time {
 	s.now = max(s.now, now)
 	if s.held == 0 {
 		for len(s.timers) > 0 && s.timers[0].key <= s.now {
@@ -256,7 +265,7 @@ func (s *Scheduler) begin(now Time) Time {
 				s.match(l, s.now)
 				pl = l.m.pool
 			}
-			s.settle(pl, s.now)
+			s.matchPool(pl, s.now)
 		}
 	}
 	return s.now
@@ -265,7 +274,7 @@ func (s *Scheduler) begin(now Time) Time {
 // end finishes an event that concerned one pool.
 func (s *Scheduler) end(pl *pool, now Time) {
 	if s.held == 0 {
-		s.settle(pl, now)
+		s.matchPool(pl, now)
 	}
 }
 
@@ -277,6 +286,7 @@ func (s *Scheduler) count(l *lane, requests, rows int) {
 	m := l.m
 	m.requests += requests
 	m.rows += rows
+	m.holds(l.level, requests)
 	s.stats.QueuedRequests += requests
 	if l.avoid != NoPartition {
 		m.avoiding += requests
@@ -295,6 +305,7 @@ func (s *Scheduler) countLate(l *lane, requests, rows int) {
 	l.nlate += requests
 	l.m.late += requests
 	l.m.lateRows += rows
+	l.m.holds(l.level, requests)
 	if l.m.late == 0 {
 		l.m.trialDone()
 	}
@@ -304,6 +315,7 @@ func (s *Scheduler) countLate(l *lane, requests, rows int) {
 	}
 	switch {
 	case l.nlate == 0:
+		l.lateExpiry = Never
 		l.leave()
 		if l.n == 0 {
 			l.m.idle.push(l)
@@ -339,10 +351,47 @@ func (s *Scheduler) giveUp(l *lane, r *Request, why DropReason) {
 		s.drop(r, why)
 		return
 	}
+	s.keep(l, r, why)
+}
+
+// expire ends the wait of a request whose expiry has passed: it is dropped, or joins the late requests of its lane.
+func (s *Scheduler) expire(l *lane, r *Request) {
+	s.take(l, r)
+	if r.Expired == LateDrop {
+		s.drop(r, DropExpired)
+		return
+	}
+	s.keep(l, r, DropExpired)
+}
+
+// keep adds a request to the late requests of its lane.
+func (s *Scheduler) keep(l *lane, r *Request, why DropReason) {
 	r.lane, r.listed = l, listedLate
 	l.late.insertAfter(r, l.late.tail)
+	if r.Expired == LateDrop {
+		l.lateExpiry = min(l.lateExpiry, r.Expiry)
+	}
 	s.countLate(l, 1, int(r.Rows))
 	s.stats.GivenUp[why]++
+}
+
+// expireLate drops the late requests of a lane that are not to be served after their expiry.
+func (s *Scheduler) expireLate(l *lane, now Time) {
+	if now <= l.lateExpiry {
+		return
+	}
+	next := Never
+	for r, after := l.late.head, (*Request)(nil); r != nil; r = after {
+		after = r.next
+		switch {
+		case r.Expired != LateDrop:
+		case r.expired(now):
+			s.expire(l, r)
+		default:
+			next = min(next, r.Expiry)
+		}
+	}
+	l.lateExpiry = next
 }
 
 func (s *Scheduler) drop(r *Request, why DropReason) {

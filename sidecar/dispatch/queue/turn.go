@@ -7,10 +7,11 @@ package queue
 // that has one for p: those that have none are skipped.
 func (g *cohort) inTurn(p *partition) *candidate {
 	n := len(g.cycle)
+	allowed := func(l *lane) bool { return l.allows(p) }
 	for k := 1; k <= n; k++ {
 		var best *candidate
 		for _, l := range g.cycle[(p.turn+k)%n].lanes {
-			if l.n == 0 || l.avoid == p.id && l.m.hasOther(p.id) {
+			if l.n == 0 || !allowed(l) {
 				continue
 			}
 			for i := range l.cands {
@@ -20,7 +21,7 @@ func (g *cohort) inTurn(p *partition) *candidate {
 			}
 		}
 		if best != nil {
-			return best
+			return best.lane.m.first(best, allowed)
 		}
 	}
 	return nil

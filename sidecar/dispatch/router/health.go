@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
@@ -45,7 +45,7 @@ const (
 	healthy standing = iota
 	// ejected: nothing runs there.
 	ejected
-	// onProbation: the next execution decides. Requests outside the queue come one at a time.
+	// onProbation: the next execution decides. The queue has one at a time there (Unsettled), and requests outside it come one by one.
 	onProbation
 )
 
@@ -359,10 +359,10 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 		h.end.Stop()
 		h.end = nil
 	}
-	if to == ejected {
-		l.process.ejected++
-	} else if h.standing == ejected {
-		l.process.ejected--
+	if h.standing == healthy {
+		l.process.unsettled++
+	} else if to == healthy {
+		l.process.unsettled--
 	}
 	h.standing, h.since = to, r.o.Clock.Now()
 	h.unsettled.Store(to != healthy)
@@ -433,19 +433,22 @@ func (r *Router) Hung(p *Process, cause error) {
 	r.unlock(&n)
 }
 
-// Ejected lists the models whose places on a process are ejected.
-func (r *Router) Ejected(p *Process) (models []string) {
+// Unsettled lists the models whose places on a process are ejected, and those on probation.
+func (r *Router) Unsettled(p *Process) (out, probed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.ejected == 0 {
-		return nil
+	if p.unsettled == 0 {
+		return nil, nil
 	}
 	for name, l := range p.places {
-		if l.executes().health.standing == ejected {
-			models = append(models, name)
+		switch l.executes().health.standing {
+		case ejected:
+			out = append(out, name)
+		case onProbation:
+			probed = append(probed, name)
 		}
 	}
-	return models
+	return out, probed
 }
 
 // Unhealthy lists the places of the table in force that are ejected or on probation.

@@ -22,8 +22,20 @@ type Lease struct {
 	l      *place // nil: for no model
 	group  *place // of the merge group that the model runs in; nil: it runs in itself
 	member *batch.Membership
-	queue  bool
+	use    use
 }
+
+// use is what a lease is for.
+type use uint8
+
+const (
+	// forCall: a call outside the queue.
+	forCall use = iota
+	// forBatch: an execution of the queue.
+	forBatch
+	// forSteps: nothing executes under it; it keeps the model where it is.
+	forSteps
+)
 
 // Process is what the lease is on.
 func (l Lease) Process() *Process { return l.p }
@@ -68,7 +80,7 @@ func (r *Router) Acquire(model string, h Hints) (l Lease, wait <-chan struct{}, 
 		if p == nil {
 			return l, nil, status.Error(codes.Unavailable, "no partition is up")
 		}
-		return r.lease(p, nil, false, now), nil, nil
+		return r.lease(p, nil, forCall, now), nil, nil
 	}
 	m := r.models[model]
 	if m == nil {
@@ -89,13 +101,30 @@ func (r *Router) Acquire(model string, h Hints) (l Lease, wait <-chan struct{}, 
 	if h.Sequence != nil {
 		m.homes.put(h.Sequence, best, now)
 	}
-	return r.lease(best.process, best, false, now), nil, nil
+	return r.lease(best.process, best, forCall, now), nil, nil
+}
+
+// Hold keeps a model where it is, without the use of a process: an ensemble whose steps are executed one by one, on whichever processes serve their
+// models. While the hold lasts, the server unloads neither the ensemble nor the models that it calls, so that a step can be executed there whose
+// model the table has lost meanwhile. There is none while no process serves the model.
+func (r *Router) Hold(model string) (l Lease, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[model]
+	if m == nil || r.closed {
+		return l, false
+	}
+	at := m.leastBusy(nil)
+	if at == nil {
+		return l, false
+	}
+	return r.lease(at.process, at, forSteps, time.Time{}), true
 }
 
 // any returns the process with the fewest leases of those that are up. Guarded by mu.
 func (r *Router) any() (best *Process) {
 	for _, p := range r.order {
-		if p.state == up && (best == nil || p.leases < best.leases) {
+		if p.state == up && (best == nil || p.idler(best)) {
 			best = p
 		}
 	}
@@ -116,7 +145,7 @@ func (m *model) leastBusy(avoid *Process) (best *place) {
 			probed = l
 			continue
 		}
-		if best == nil || best.process == avoid || p.leases < best.process.leases && p != avoid {
+		if best == nil || best.process == avoid || p.idler(best.process) && p != avoid {
 			best = l
 		}
 	}
@@ -135,25 +164,30 @@ func (r *Router) Take(p *Process, model string) (Lease, error) {
 	if l == nil || !l.current || p.state != up || r.closed {
 		return Lease{}, fmt.Errorf("partition %s is not up: %s", p.ID(), p.reason)
 	}
-	return r.lease(p, l, true, r.o.Clock.Now()), nil
+	return r.lease(p, l, forBatch, r.o.Clock.Now()), nil
 }
 
 // lease counts a lease in. Guarded by mu.
-func (r *Router) lease(p *Process, l *place, queue bool, now time.Time) Lease {
+func (r *Router) lease(p *Process, l *place, of use, now time.Time) Lease {
 	p.leases++
-	p.begun++
-	if !queue {
-		p.outside++
-	}
-	lease := Lease{r: r, p: p, l: l, queue: queue}
+	lease := Lease{r: r, p: p, l: l, use: of}
 	if l != nil {
 		l.leases++
 		if lease.member, lease.group = l.member, l.group; l.group != nil {
 			l.group.leases++
 		}
-		if p.serving++; p.serving == 1 {
-			p.since = now
-		}
+	}
+	if of == forSteps {
+		p.holds++
+		return lease
+	}
+	p.begun++
+	if of == forCall {
+		p.outside++
+	}
+	if l != nil {
+		p.works(now)
+		p.serving++
 	}
 	return lease
 }
@@ -165,13 +199,17 @@ func (l Lease) Release() {
 	from := now
 	r.mu.Lock()
 	p.leases--
-	if !l.queue {
+	switch l.use {
+	case forCall:
 		p.outside--
+	case forSteps:
+		p.holds--
 	}
 	if l.l != nil {
-		p.serving--
-		if from = p.since; now.After(from) {
-			p.since = now
+		if l.use != forSteps {
+			p.works(now)
+			p.serving--
+			from, p.worked = now.Add(-p.worked), 0
 		}
 		l.l.left()
 		if l.group != nil {
@@ -179,11 +217,11 @@ func (l Lease) Release() {
 		}
 	}
 	if p.leases == 0 {
-		p.drains = idle(p.drains)
+		idle(&p.drains)
 		r.reap(p)
 	}
 	r.mu.Unlock()
-	if l.l != nil {
+	if l.l != nil && l.use != forSteps {
 		r.o.Busy(p.ID(), from, now)
 	}
 }
@@ -193,18 +231,18 @@ func (l *place) left() {
 	if l.leases--; l.leases > 0 {
 		return
 	}
-	l.drains = idle(l.drains)
+	idle(&l.drains)
 	if !l.current && l.process.places[l.model] == l {
 		delete(l.process.places, l.model)
 	}
 }
 
-// Alone returns 0 if the process has other leases. Otherwise it returns a number
+// Alone returns 0 if the process has other leases, holds left out. Otherwise it returns a number
 // that is another one once a further lease has been granted on the process.
 func (l Lease) Alone() uint64 {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
-	if l.p.leases != 1 {
+	if l.p.leases-l.p.holds != 1 {
 		return 0
 	}
 	return l.p.begun
@@ -223,15 +261,15 @@ type drain struct {
 	idle chan struct{} // closed when busy is 0
 }
 
-// idle takes one process or place off each drain and closes the drains that have
-// none left. It returns nil, for the caller to empty its list with.
-func idle(all []*drain) []*drain {
-	for _, d := range all {
+// idle takes one process or place off each drain, closes the drains that have
+// none left, and empties the list.
+func idle(all *[]*drain) {
+	for _, d := range *all {
 		if d.busy--; d.busy == 0 {
 			close(d.idle)
 		}
 	}
-	return nil
+	*all = nil
 }
 
 // Drained returns a channel that is closed when the last lease is released. With a

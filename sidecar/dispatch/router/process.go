@@ -40,12 +40,17 @@ type Process struct {
 	probing bool
 	places  map[string]*place
 	leases  int
-	outside int       // leases that were not taken for the queue
+	holds   int       // leases under which nothing executes
+	outside int       // leases of calls outside the queue
 	begun   uint64    // leases that were ever granted
 	serving int       // leases for a model
-	since   time.Time // from when on such leases are not reported to Options.Busy yet
-	drains  []*drain  // calls that wait until there are no leases
-	ejected int       // places
+	since   time.Time // until when such leases are in worked
+	// worked is how long it has worked that is not reported to Options.Busy yet: with as many such leases as it runs batches at once all the time, with fewer
+	// a part of it.
+	worked time.Duration
+	drains []*drain // calls that wait until there are no leases
+	// unsettled is how many places are ejected or on probation.
+	unsettled int
 }
 
 // place is a model on a process.
@@ -63,6 +68,25 @@ type place struct {
 	health health
 }
 
+// load is how many leases something executes under. Guarded by Router.mu.
+func (p *Process) load() int { return p.leases - p.holds }
+
+// works counts the leases for a model up to now. Guarded by Router.mu.
+func (p *Process) works(now time.Time) {
+	if !now.After(p.since) {
+		return
+	}
+	if n := max(1, p.Spec().Executions); p.serving > 0 {
+		p.worked += now.Sub(p.since) * time.Duration(min(p.serving, n)) / time.Duration(n)
+	}
+	p.since = now
+}
+
+// idler reports whether a process has fewer leases than another, for each batch that it runs at once. Guarded by Router.mu.
+func (p *Process) idler(o *Process) bool {
+	return p.load()*max(1, o.Spec().Executions) < o.load()*max(1, p.Spec().Executions)
+}
+
 // Spec is the partition under the latest table that named it.
 func (p *Process) Spec() *Partition { return p.spec.Load() }
 
@@ -78,7 +102,7 @@ func (p *Process) Memory() *shm.Pool { return p.memory }
 // dial makes a process.
 func (r *Router) dial(spec *Partition) (*Process, error) {
 	o := r.o.Forward
-	o.Connections = r.o.Connections
+	o.HTTP = spec.Endpoint.HTTP
 	conn, err := forward.Dial(spec.Endpoint.GRPC, o)
 	if err != nil {
 		return nil, err

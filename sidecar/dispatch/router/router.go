@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
@@ -27,9 +27,7 @@ type Options struct {
 	// OutageWait is how long a request may wait for a model none of whose processes
 	// is up. Zero means 30 seconds.
 	OutageWait time.Duration
-	// Connections per process. Zero means one, which measured best.
-	Connections int
-	// Forward is how processes are connected to, but for Connections.
+	// Forward is how processes are connected to.
 	Forward forward.Options
 	// SharedMemoryBytes is the most memory that each process on the same host may
 	// share with Conch. Zero means none.
@@ -41,10 +39,10 @@ type Options struct {
 	ProcessChanged func(*Process)
 	ModelChanged   func(model string)
 	// PlaceChanged is called when a place was ejected, is on probation, or is healthy again. No lock is held. Calls may overtake each other: ask
-	// Ejected for the present state.
+	// Unsettled for the present state.
 	PlaceChanged func(*Process, PlaceHealth)
-	// Busy is called with a span of time in which a partition had leases for models.
-	// The spans of a partition do not overlap. No lock is held.
+	// Busy is called with a span of time as long as a partition has worked, of late: while it had
+	// leases for models, and of one that runs several batches at once in part while it had fewer than those. The spans of a partition do not overlap. No lock is held.
 	Busy func(partition string, from, to time.Time)
 	// Attach makes the caller's value for a model on a process, which Lease.Attached
 	// returns.
@@ -187,6 +185,8 @@ type Change struct {
 	// changed are the models that are not kept, removed the names of those that the table does not have any more.
 	changed []*Model
 	removed []string
+	// places are those whose health Commit has changed.
+	places []*place
 }
 
 // Prepare checks a table and connects to the processes that are new in it. It
@@ -252,12 +252,13 @@ func (c *Change) Discard() {
 // Commit brings the table into force: from then on no lease is granted on a place
 // that the table does not have. It does not wait for the leases on such places. It
 // returns the processes that it retired. It does not call ProcessChanged and
-// ModelChanged: ask Up and Out.
+// ModelChanged: ask Up and Out. Notify calls PlaceChanged.
 func (c *Change) Commit() (retired []*Process) {
 	r, t := c.r, c.table
-	var n notices // not delivered: the caller knows of the change
+	var n notices
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer func() { c.places = n.places }()
 	if r.closed {
 		c.Discard()
 		return nil
@@ -291,6 +292,14 @@ func (c *Change) Commit() (retired []*Process) {
 		}
 	}
 	return retired
+}
+
+// Notify calls PlaceChanged for the places whose health Commit has changed. No lock may be held that it takes.
+func (c *Change) Notify() {
+	if len(c.places) > 0 {
+		c.r.mu.Lock()
+		c.r.unlock(&notices{places: c.places})
+	}
 }
 
 // occupy sets the places of the models that a change does not keep. Guarded by mu.

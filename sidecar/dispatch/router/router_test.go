@@ -21,8 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 

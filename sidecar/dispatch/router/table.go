@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"reflect"
 	"slices"
 	"time"
@@ -84,15 +85,26 @@ type Place struct {
 	Partition string
 	// MaxBatch limits batches sent there; zero means the model's limit.
 	MaxBatch int
+	// Executions says which of the executions that the partition runs at once may be the model's: bit i is the execution i. Models whose instances are on the
+	// same GPU of the server have the same bit, and take turns. Zero is 1: the partition runs one batch of the model at a time, in the execution 0.
+	Executions uint64
 }
 
-// Partition is a share of one GPU, served by one Triton process.
+// Runs reports whether an execution of the partition may be the model's.
+func (p Place) Runs(execution int) bool { return max(1, p.Executions)>>execution&1 != 0 }
+
+// Needs is how many executions at once the partition has at least, for the model to have those that Executions names.
+func (p Place) Needs() int { return bits.Len64(max(1, p.Executions)) }
+
+// Partition is a share of one GPU, served by one Triton process; of a server that others run, what that server has: it may be several GPUs.
 type Partition struct {
 	ID, GPU, GPUType string
 	ThreadPercentage uint32
 	// Rank orders free partitions: low ranks are used first.
-	Rank     int
-	Endpoint Endpoint
+	Rank int
+	// Executions is how many batches it runs at once; zero is 1. Place.Executions says which of them may be a model's.
+	Executions int
+	Endpoint   Endpoint
 }
 
 // Endpoint is where a Triton process listens: host:port or unix:PATH.
@@ -105,20 +117,24 @@ var ErrTable = errors.New("route table")
 
 // Check returns an error that wraps ErrTable for a table that contradicts itself.
 func (t *Table) Check() error {
-	known := make(map[string]bool, len(t.Partitions))
+	known := make(map[string]*Partition, len(t.Partitions))
 	for _, p := range t.Partitions {
-		if p.ID == "" || known[p.ID] {
+		if p.ID == "" || known[p.ID] != nil {
 			return fmt.Errorf("%w %d: partition id %q is empty or given twice", ErrTable, t.Revision, p.ID)
 		}
-		known[p.ID] = true
+		known[p.ID] = p
 	}
 	for name, m := range t.Models {
 		if m.Name != name {
 			return fmt.Errorf("%w %d: model %q is listed as %q", ErrTable, t.Revision, m.Name, name)
 		}
 		for i, placement := range m.Places {
-			if !known[placement.Partition] {
+			on := known[placement.Partition]
+			if on == nil {
 				return fmt.Errorf("%w %d: model %q is placed on partition %q, which is not in the table", ErrTable, t.Revision, name, placement.Partition)
+			}
+			if placement.Needs() > max(1, on.Executions) {
+				return fmt.Errorf("%w %d: model %q has execution %d of partition %q, which runs %d at once", ErrTable, t.Revision, name, placement.Needs()-1, on.ID, max(1, on.Executions))
 			}
 			if slices.ContainsFunc(m.Places[:i], func(o Place) bool { return o.Partition == placement.Partition }) {
 				return fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrTable, t.Revision, name, placement.Partition)
@@ -133,8 +149,8 @@ func (t *Table) Check() error {
 	}
 	for key, n := range t.Names {
 		switch {
-		case n.Name != key || (n.App == nil) == (n.Alias == nil):
-			return fmt.Errorf("%w %d: the name %q is listed as %q, or is not one of app and alias", ErrTable, t.Revision, n.Name, key)
+		case n.Name != key || n.App == nil:
+			return fmt.Errorf("%w %d: the name %q is listed as %q, or is no app", ErrTable, t.Revision, n.Name, key)
 		case t.Models[key] != nil:
 			return fmt.Errorf("%w %d: %q is a model and a name for others", ErrTable, t.Revision, key)
 		}

@@ -249,7 +249,7 @@ func (c *Client) end(err error) {
 		k.message.free()
 		k.then(&c.turn, Answer{}, fmt.Errorf("%w: %w", ErrLost, err))
 	}
-	c.turn.end()
+	c.turn.End()
 	c.in.release()
 	c.writers.Wait()
 }

@@ -58,7 +58,7 @@ func (c *Client) await(n int) error {
 		if queued {
 			c.turn.touched(c.link)
 		}
-		c.turn.end()
+		c.turn.End()
 		c.awaitRoom(math.MaxInt) // a server's answers make room for requests
 		if c.handledBytes > longTurn {
 			c.handledBytes = 0

@@ -214,7 +214,7 @@ func TestWrongConnections(t *testing.T) {
 		code http2.ErrCode
 		send func(*raw)
 	}{
-		"a stream that goes back":        {http2.ErrCodeStreamClosed, func(r *raw) { r.answers(5); r.open(3) }},
+		"a stream that goes back":        {http2.ErrCodeProtocol, func(r *raw) { r.answers(5); r.open(3) }},
 		"a stream of the server's":       {http2.ErrCodeProtocol, func(r *raw) { r.open(2) }},
 		"data of a stream not begun":     {http2.ErrCodeProtocol, func(r *raw) { _ = r.WriteData(7, true, nil) }},
 		"a reset of a stream not begun":  {http2.ErrCodeProtocol, func(r *raw) { _ = r.WriteRSTStream(7, 0) }},

@@ -261,34 +261,44 @@ func (l *link) resume() {
 	}
 }
 
+const (
+	// longWrite is how many bytes of data a goroutine writes in one turn before it leaves the rest to goroutines of the connections' own: it reads for
+	// others, too.
+	longWrite = 1 << 20
+	// shortWrite is what it writes in any case.
+	shortWrite = 64 << 10
+)
+
 // flush writes what is queued, unless that is being done.
-func (l *link) flush() {
+func (l *link) flush() { l.flushMost(longWrite) }
+
+// flushMost is flush for a goroutine that may write so many bytes of data. It returns how many it has written.
+func (l *link) flushMost(most int) (wrote int) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.writing || len(l.queued.parts) == 0 || l.failed != nil {
-		l.mu.Unlock()
-		return
+		return 0
 	}
 	l.writing = true
-	if l.try == nil {
-		l.writers.Add(1)
-		l.mu.Unlock()
-		go l.write(0)
-		return
-	}
-	for {
+	for most = max(most, shortWrite); ; {
+		size := l.queued.size
+		if l.try == nil || wrote+size > most {
+			l.writers.Add(1)
+			go l.write(0, true)
+			return wrote
+		}
 		l.swap()
 		l.mu.Unlock()
 		n, all, err := l.try.write(&l.sending)
 		l.mu.Lock()
+		wrote += size
 		if err == nil && !all { // the socket is full
 			l.writers.Add(1)
-			l.mu.Unlock()
-			go l.write(n)
-			return
+			go l.write(n, false)
+			return wrote
 		}
 		if l.wrote(err) {
-			l.mu.Unlock()
-			return
+			return wrote
 		}
 	}
 }
@@ -311,17 +321,21 @@ func (l *link) wrote(err error) (done bool) {
 	return false
 }
 
-// write goes on, as a goroutine of the connection's own, with a write of which the socket has taken n bytes.
-func (l *link) write(n int) {
+// write is the goroutine of the connection's own. It goes on with a write of which the socket has taken n bytes, or begins one if it is fresh.
+func (l *link) write(n int, fresh bool) {
 	defer l.writers.Done()
-	for fresh := l.try == nil; ; fresh = true {
+	for ; ; n, fresh = 0, true {
 		if fresh {
 			l.mu.Lock()
 			l.swap()
 			l.mu.Unlock()
-			n = 0
 		}
-		err := l.sending.writeTo(l.conn, n)
+		var err error
+		if l.try != nil {
+			err = l.try.finish(&l.sending, n)
+		} else {
+			err = l.sending.writeTo(l.conn)
+		}
 		l.mu.Lock()
 		done := l.wrote(err)
 		l.mu.Unlock()
@@ -390,17 +404,12 @@ func (p *pending) bytes(i int) []byte {
 	return p.arena[p.parts[i].from:p.parts[i].to]
 }
 
-// writeTo writes everything after the first n bytes, and waits while the peer takes nothing.
-func (p *pending) writeTo(conn net.Conn, n int) error {
+// writeTo writes everything to a connection that does not gather, and waits while the peer takes nothing.
+func (p *pending) writeTo(conn net.Conn) error {
 	// TLS makes records of what it is given at once: what is small goes in one piece.
 	var gather []byte
 	for i := range p.parts {
 		b := p.bytes(i)
-		if n >= len(b) {
-			n -= len(b)
-			continue
-		}
-		b, n = b[n:], 0
 		if len(gather)+len(b) <= gatherSize {
 			gather = append(gather, b...)
 			continue
@@ -445,10 +454,11 @@ func (t *Turn) touched(l *link) {
 	t.links = append(t.links, l)
 }
 
-// end ends the turn.
-func (t *Turn) end() {
+// End ends the turn. The next one may begin.
+func (t *Turn) End() {
+	left := longWrite
 	for i, l := range t.links {
-		l.flush()
+		left -= l.flushMost(left)
 		t.links[i] = nil
 	}
 	t.links = t.links[:0]

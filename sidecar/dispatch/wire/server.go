@@ -45,6 +45,10 @@ type Options struct {
 	Handshake time.Duration
 	// PingInterval: pings more frequent than this are a flood.
 	PingInterval time.Duration
+	// MaxAge returns how old a connection may become before its client is asked to go elsewhere, as in a drain; nil, or 0: as old as it likes. Its calls
+	// then have Grace to end, after which they are cut off; 0: as long as they take.
+	MaxAge func() time.Duration
+	Grace  time.Duration
 	// Ahead returns by how much before its deadline, which is after left, a call is answered that its handler has not answered: clients report a
 	// call as cancelled whose answer comes at the deadline or after it.
 	Ahead func(left time.Duration) time.Duration
@@ -163,8 +167,9 @@ func (s *Server) serveConn(raw net.Conn) {
 	draining := s.draining
 	s.mu.Unlock()
 	if draining {
-		c.drain()
+		c.drain("graceful_stop")
 	}
+	c.ages()
 	err = c.serve()
 	s.mu.Lock()
 	delete(s.conns, c)
@@ -187,7 +192,7 @@ func (s *Server) handshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error)
 // are to be waited for before it is stopped, which is the caller's to do after this returns.
 func (s *Server) GracefulStop() {
 	for _, c := range s.close(false) {
-		c.drain()
+		c.drain("graceful_stop")
 	}
 	s.running.Wait()
 }

@@ -77,8 +77,10 @@ type serverConn struct {
 	ours       [32]uint32 // streams that were reset here of late
 	nextOurs   int
 	drained    bool   // the client was told that no more streams are taken
+	why        string // that was
 	refuseFrom uint32 // streams from this one on are ignored; 0: none is
 	drainTimer *time.Timer
+	ageTimer   *time.Timer // nil: there is none, or it has done its work
 	over       bool
 }
 
@@ -166,13 +168,13 @@ func (c *serverConn) pause() {
 	c.mu.Lock()
 	inner, queued := c.inner, len(c.queued.parts) > 0
 	c.mu.Unlock()
-	if inner != nil {
-		inner.wake()
-	}
 	if queued {
 		c.turn.touched(c.link)
 	}
-	c.turn.end()
+	c.turn.End()
+	if inner != nil {
+		inner.wake() // last, because it may wait
+	}
 	c.awaitRoom(mostQueued)
 	if c.handledBytes > longTurn {
 		c.handledBytes = 0

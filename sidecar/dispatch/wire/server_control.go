@@ -145,13 +145,40 @@ func (c *serverConn) windowUpdate(h head, payload []byte) error {
 	return nil
 }
 
-// drain asks the client to begin no more streams.
-func (c *serverConn) drain() {
+// ages sets the timers of a connection that may only become so old.
+func (c *serverConn) ages() {
+	if c.server.o.MaxAge == nil {
+		return
+	}
+	age := c.server.o.MaxAge()
+	if age <= 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ageTimer = time.AfterFunc(age, func() {
+		c.drain("max_age")
+		if c.server.o.Grace <= 0 {
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.over {
+			c.ageTimer = time.AfterFunc(c.server.o.Grace, func() { c.abort(errAged) })
+		}
+	})
+}
+
+// errAged is why a connection ends whose calls have outlasted its age.
+var errAged = errors.New("the connection was too old")
+
+// drain asks the client to begin no more streams, and says why.
+func (c *serverConn) drain(why string) {
 	c.mu.Lock()
 	if !c.drained && !c.over {
 		c.drained = true
 		c.frame(func(b []byte) []byte {
-			return appendPing(appendGoAway(b, maxWindow, http2.ErrCodeNo, "graceful_stop"), 0, drainPing)
+			return appendPing(appendGoAway(b, maxWindow, http2.ErrCodeNo, why), 0, drainPing)
 		})
 		c.writers.Add(1)
 		timer := time.AfterFunc(drainPatience, func() {
@@ -161,7 +188,7 @@ func (c *serverConn) drain() {
 			c.mu.Unlock()
 			c.flush()
 		})
-		c.drainTimer = timer
+		c.why, c.drainTimer = why, timer
 	}
 	c.mu.Unlock()
 	c.flush()
@@ -173,7 +200,7 @@ func (c *serverConn) takeNoMore() {
 		return
 	}
 	c.refuseFrom = c.last + 1
-	c.frame(func(b []byte) []byte { return appendGoAway(b, c.last, http2.ErrCodeNo, "graceful_stop") })
+	c.frame(func(b []byte) []byte { return appendGoAway(b, c.last, http2.ErrCodeNo, c.why) })
 	if len(c.streams) == 0 {
 		c.forget(0)
 	}
@@ -189,6 +216,7 @@ func (c *serverConn) abort(err error) {
 
 // end ends everything that belongs to a connection that is no more read.
 func (c *serverConn) end(err error) {
+	c.turn.End() // its last requests may have had something sent to others
 	var why *connError
 	if errors.As(err, &why) {
 		c.server.o.Logger.Debug("a client's connection is closed", "client", c.raw.RemoteAddr().String(), "error", err)
@@ -217,6 +245,9 @@ func (c *serverConn) end(err error) {
 	}
 	if c.drainTimer != nil && c.drainTimer.Stop() {
 		c.writers.Done()
+	}
+	if c.ageTimer != nil {
+		c.ageTimer.Stop()
 	}
 	c.mu.Unlock()
 	for _, s := range streams {

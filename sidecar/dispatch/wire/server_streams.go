@@ -51,6 +51,9 @@ func (c *serverConn) received(id uint32) error {
 		if known {
 			return nil
 		}
+		if !ends { // whether the stream was answered before them or not: no trailers are without an end
+			return broken(http2.ErrCodeProtocol, "header fields after the first of a stream, and no end")
+		}
 		return broken(http2.ErrCodeStreamClosed, "header fields of a stream that has ended")
 	}
 	if c.refuseFrom != 0 && id >= c.refuseFrom {

@@ -122,7 +122,7 @@ func TestDeadlines(t *testing.T) {
 	conn := s.dial(t)
 	_, err := call(t.Context(), conn, other, nil) // so that the deadline is not over before there is a connection
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err = call(ctx, conn, echo, nil)
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))

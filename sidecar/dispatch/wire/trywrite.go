@@ -11,11 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GatherWriter is a connection that writes several pieces with one system call and does not wait: it returns how many bytes the socket has taken. A nil
-// error with fewer bytes than there are says that the socket is full. Gathers reports whether the connection can do so.
+// GatherWriter is a connection that writes several pieces with one system call. Gathers reports whether it can do so.
 type GatherWriter interface {
 	Gathers() bool
+	// TryWrite does not wait. It returns how many bytes the socket has taken. A nil error with fewer bytes than there are says that the socket is full.
 	TryWrite(pieces [][]byte) (int, error)
+	// AwaitWrite waits until the socket takes something, and returns how many bytes it has taken.
+	AwaitWrite(pieces [][]byte) (int, error)
 }
 
 // maxPieces is how many pieces one system call takes (IOV_MAX).
@@ -61,10 +63,32 @@ func (w *tryWriter) write(p *pending) (written int, all bool, err error) {
 	return written, true, nil
 }
 
-// Socket writes to a socket without waiting.
+// finish writes what is pending after its first n bytes, and waits while the socket is full.
+func (w *tryWriter) finish(p *pending, n int) error {
+	for first := 0; ; {
+		for ; first < len(p.parts) && n >= len(p.bytes(first)); first++ {
+			n -= len(p.bytes(first))
+		}
+		if first == len(p.parts) {
+			return nil
+		}
+		w.pieces = append(w.pieces[:0], p.bytes(first)[n:])
+		for i := first + 1; i < len(p.parts) && len(w.pieces) < maxPieces; i++ {
+			w.pieces = append(w.pieces, p.bytes(i))
+		}
+		took, err := w.to.AwaitWrite(w.pieces)
+		clear(w.pieces)
+		if n += took; err != nil {
+			return err
+		}
+	}
+}
+
+// Socket writes to a socket.
 type Socket struct {
 	raw    syscall.RawConn
 	try    func(fd uintptr) bool
+	await  func(fd uintptr) bool
 	pieces [][]byte
 	n      int
 	err    error
@@ -90,16 +114,22 @@ func NewSocket(conn net.Conn) *Socket {
 			}
 		}
 	}
+	s.await = func(fd uintptr) bool { return s.try(fd) && !errors.Is(s.err, unix.EAGAIN) }
 	return s
 }
 
 // Gathers implements GatherWriter.
 func (*Socket) Gathers() bool { return true }
 
-// TryWrite implements GatherWriter. It must not be called by two goroutines at once.
-func (s *Socket) TryWrite(pieces [][]byte) (int, error) {
+// TryWrite implements GatherWriter. It must not be called by two goroutines at once, like AwaitWrite.
+func (s *Socket) TryWrite(pieces [][]byte) (int, error) { return s.write(pieces, s.try) }
+
+// AwaitWrite implements GatherWriter. It ends with the connection's write deadline.
+func (s *Socket) AwaitWrite(pieces [][]byte) (int, error) { return s.write(pieces, s.await) }
+
+func (s *Socket) write(pieces [][]byte, by func(fd uintptr) bool) (int, error) {
 	s.pieces = pieces
-	err := s.raw.Write(s.try)
+	err := s.raw.Write(by)
 	s.pieces = nil
 	switch {
 	case err != nil:

@@ -30,7 +30,7 @@ func ended(model, result string, after, latency time.Duration) *recent.Request {
 }
 
 func TestRequestsAreCountedByHowTheyEnded(t *testing.T) {
-	r := recent.New(window)
+	r := recent.New(recent.Options{Window: window, Now: start})
 	for range 6 {
 		r.Finished(ended("m", "ok", 0, 8*time.Millisecond))
 	}
@@ -74,7 +74,7 @@ func TestRequestsAreCountedByHowTheyEnded(t *testing.T) {
 // Counting goes by what ended in the window, to a slot; and in the hour, to a minute.
 func TestCountsAreThoseOfTheWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := recent.New(window)
+		r := recent.New(recent.Options{Window: window, Now: start})
 		var all []*recent.Request
 		now := time.Duration(0)
 		for range rapid.IntRange(1, 200).Draw(t, "requests") {
@@ -118,8 +118,104 @@ func TestCountsAreThoseOfTheWindow(t *testing.T) {
 	})
 }
 
+// The minutes of the last hour are what ended in each of them; whoever asks again gets those since.
+func TestMinutes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := recent.New(recent.Options{Window: window, Now: start})
+		want := map[int64]map[string]api.Counted{} // by start
+		now, after := time.Duration(0), uint64(0)
+		look := func(after uint64) (last uint64) {
+			present := start.Add(now).Add(-time.Second).Unix() / 60
+			all, first := r.Minutes(after, start.Add(now))
+			got := map[int64]map[string]api.Counted{}
+			for i, m := range all {
+				number := int64(first) + int64(i) //nolint:gosec // minutes since 1970
+				require.Equal(t, number*60, m.Start)
+				require.Greater(t, number, int64(after)) //nolint:gosec // as above
+				require.Less(t, number, present, "it has ended")
+				require.GreaterOrEqual(t, number, present-recent.MinutesKept)
+				if len(m.Models) > 0 {
+					got[m.Start] = m.Models
+				}
+			}
+			expected := map[int64]map[string]api.Counted{}
+			for at, models := range want {
+				if at/60 > int64(after) && at/60 < present && at/60 >= present-recent.MinutesKept { //nolint:gosec // as above
+					expected[at] = models
+				}
+			}
+			require.Equal(t, expected, got)
+			if len(all) == 0 {
+				return after
+			}
+			return first + uint64(len(all)) - 1
+		}
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			now += time.Duration(rapid.SampledFrom([]int{0, 1, 499, 3000, 40_000, 600_000}).Draw(t, "gap")) * time.Millisecond
+			if rapid.Bool().Draw(t, "looks") {
+				after = look(after)
+				continue
+			}
+			q := ended(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "model"), rapid.SampledFrom([]string{"ok", "late"}).Draw(t, "result"), now, time.Millisecond)
+			r.Finished(q)
+			at := q.Ended.Unix() / 60 * 60
+			if want[at] == nil {
+				want[at] = map[string]api.Counted{}
+			}
+			c := want[at][q.Model]
+			c[0]++
+			if q.InTime {
+				c[1]++
+			}
+			want[at][q.Model] = c
+		}
+		look(0)
+	})
+}
+
+// A machine's clock that is set loses no minute, and brings none twice: each is shown by the clock that is in force.
+func TestMinutesWhileTheClockIsSet(t *testing.T) {
+	for name, jump := range map[string]time.Duration{"back": -2 * time.Hour, "a little back": -90 * time.Second, "forth": 2 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			jumped := time.Duration(0) // the clock, less what has really gone by
+			wall := map[time.Time]time.Duration{}
+			at := func(elapsed time.Duration) time.Time {
+				now := start.Truncate(time.Minute).Add(elapsed + jumped)
+				wall[now] = elapsed
+				return now
+			}
+			r := recent.New(recent.Options{
+				Window: window, Now: at(0), Elapsed: func(since, at time.Time) time.Duration { return wall[at] - wall[since] },
+			})
+			count := func(elapsed time.Duration) {
+				q := ended("m", "ok", 0, time.Millisecond)
+				q.Ended = at(elapsed)
+				r.Finished(q)
+			}
+			count(10 * time.Second)
+			before, first := r.Minutes(0, at(65*time.Second))
+			require.Len(t, before, 1)
+			jumped = jump
+			count(70 * time.Second)
+			count(130 * time.Second)
+			now := at(185 * time.Second)
+			all, second := r.Minutes(first, now)
+			require.Equal(t, first+1, second, "who has the first minute gets those after it")
+			require.Len(t, all, 2)
+			for i, m := range all {
+				require.Equal(t, map[string]api.Counted{"m": {1, 1}}, m.Models)
+				age := now.Sub(time.Unix(m.Start, 0))
+				require.InDelta(t, (125*time.Second - time.Duration(i)*time.Minute).Seconds(), age.Seconds(), 30, "it is as old as it is")
+			}
+			require.EqualValues(t, 1, r.Models(at(132 * time.Second))[0].Now.Requests)
+			require.EqualValues(t, 3, r.Models(now)[0].Hour.Requests)
+			require.Len(t, r.Slowest("m", at(130*time.Second)), 2, "of the last minute")
+		})
+	}
+}
+
 func TestWaysToEndAreBounded(t *testing.T) {
-	r := recent.New(window)
+	r := recent.New(recent.Options{Window: window, Now: start})
 	for i := range 10_000 {
 		q := ended("m", "rejected", 0, 0)
 		q.Reason = fmt.Sprint(i)
@@ -138,7 +234,7 @@ func (n named) TraceID() string { return "0af7" }
 
 func TestTheSlowestOfTheLastMinute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := recent.New(window)
+		r := recent.New(recent.Options{Window: window, Now: start})
 		var all []*recent.Request
 		now := time.Duration(0)
 		for range rapid.IntRange(1, 300).Draw(t, "requests") {
@@ -165,7 +261,7 @@ func TestTheSlowestOfTheLastMinute(t *testing.T) {
 }
 
 func TestIdentitiesAreAskedOnlyOfTheSlowest(t *testing.T) {
-	r, asked := recent.New(window), 0
+	r, asked := recent.New(recent.Options{Window: window, Now: start}), 0
 	for i := range 1000 {
 		q := ended("m", "ok", 0, time.Second-time.Duration(i))
 		q.Identity = named{&asked}
@@ -185,7 +281,7 @@ func TestIdentitiesAreAskedOnlyOfTheSlowest(t *testing.T) {
 }
 
 func TestExecutionsAreThoseOfTheLastHalfMinuteEachOnce(t *testing.T) {
-	r := recent.New(window)
+	r := recent.New(recent.Options{Window: window, Now: start})
 	at := func(i int) time.Time { return start.Add(time.Duration(i) * time.Millisecond) }
 	for i := range 20_000 {
 		r.Executed(recent.Execution{Model: "m", Partition: "p", Start: at(i), End: at(i + 1), Rows: i, Deadline: at(i + 5)})
@@ -208,7 +304,7 @@ func TestExecutionsAreThoseOfTheLastHalfMinuteEachOnce(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	r := recent.New(window)
+	r := recent.New(recent.Options{Window: window, Now: start})
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -232,7 +328,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func BenchmarkFinished(b *testing.B) {
-	r, q, asked := recent.New(window), ended("m", "ok", 0, time.Millisecond), 0
+	r, q, asked := recent.New(recent.Options{Window: window, Now: start}), ended("m", "ok", 0, time.Millisecond), 0
 	q.Identity = named{&asked}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -242,7 +338,7 @@ func BenchmarkFinished(b *testing.B) {
 }
 
 func BenchmarkExecuted(b *testing.B) {
-	r := recent.New(window)
+	r := recent.New(recent.Options{Window: window, Now: start})
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Executed(recent.Execution{Model: "m", Partition: "p", Start: start, End: start, Rows: 4, Requests: 4, Deadline: start})

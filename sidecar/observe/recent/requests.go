@@ -16,8 +16,9 @@ const (
 	// slotLength divides the statistics window, slots covers it and the slot that is being filled.
 	slotLength = 500 * time.Millisecond
 	slots      = 11
-	// minutes covers an hour and the minute that is being filled.
-	minutes = 61
+	// MinutesKept are the minutes of an hour that have ended; minutes covers them and the one that is being filled.
+	MinutesKept = 60
+	minutes     = MinutesKept + 1
 	// mostOutcomes bounds the ways to end that are counted apart; further ones have the reason "other".
 	mostOutcomes = 32
 )
@@ -49,14 +50,36 @@ type Identity interface {
 
 // Recorder keeps what happened. Its methods are safe for concurrent use.
 type Recorder struct {
-	window time.Duration
-	models sync.Map // of *model by name
+	window  time.Duration
+	began   time.Time
+	elapsed func(since, at time.Time) time.Duration
+	models  sync.Map // of *model by name
 	executions
 }
 
-// New makes a recorder with a statistics window of at most 5 s.
-func New(window time.Duration) *Recorder {
-	return &Recorder{window: min(window, (slots-1)*slotLength)}
+// Options of New.
+type Options struct {
+	// Window is the statistics window, at most 5 s.
+	Window time.Duration
+	// Now is when the recorder begins.
+	Now time.Time
+	// Elapsed is the time between two times, however the machine's clock was set between them; nil: that of time.Time, which has a second clock for it.
+	Elapsed func(since, at time.Time) time.Duration
+}
+
+// New makes a recorder.
+func New(o Options) *Recorder {
+	r := &Recorder{window: min(o.Window, (slots-1)*slotLength), began: o.Now, elapsed: o.Elapsed}
+	if r.elapsed == nil {
+		r.elapsed = func(since, at time.Time) time.Duration { return at.Sub(since) }
+	}
+	return r
+}
+
+// steady is a time on the clock that the machine had when the recorder began: periods are numbered by it, so that none is counted twice, or not at all, where the
+// machine's clock is set.
+func (r *Recorder) steady(at time.Time) time.Time {
+	return r.began.Add(r.elapsed(r.began, at))
 }
 
 // tally counts requests of a period.
@@ -117,14 +140,15 @@ func (r *Recorder) Finished(q *Request) {
 		return
 	}
 	found, known := r.models.Load(q.Model)
+	at := r.steady(q.Ended)
 	if !known {
-		r.forget(q.Ended)
-		found, _ = r.models.LoadOrStore(q.Model, &model{since: q.Ended})
+		r.forget(at)
+		found, _ = r.models.LoadOrStore(q.Model, &model{since: at})
 	}
 	m := found.(*model)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := m.slot(slotOf(q.Ended))
+	t := m.slot(slotOf(at))
 	t.requests++
 	if q.InTime {
 		t.inTime++
@@ -136,7 +160,7 @@ func (r *Recorder) Finished(q *Request) {
 		t.wait, t.gather, t.execute = t.wait+q.Wait, t.gather+q.Gather, t.execute+q.Execute
 		t.overhead += q.overhead()
 	}
-	m.slow.add(q)
+	m.slow.add(q, at)
 }
 
 func (q *Request) overhead() time.Duration { return max(0, q.Latency-q.Wait-q.Gather-q.Execute) }
@@ -190,6 +214,7 @@ func (r *Recorder) forget(now time.Time) {
 
 // Models are those that had requests in the last hour, with their requests, by name. SLOs are left to the caller.
 func (r *Recorder) Models(now time.Time) []api.ModelRequests {
+	now = r.steady(now)
 	r.forget(now)
 	var all []api.ModelRequests
 	r.models.Range(func(name, found any) bool {

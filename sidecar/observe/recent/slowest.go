@@ -34,8 +34,9 @@ type span struct {
 	least float64
 }
 
-func (s *slowest) add(q *Request) {
-	number := q.Ended.UnixNano() / int64(spanLength)
+// add takes a request in that ended at a steady time.
+func (s *slowest) add(q *Request, at time.Time) {
+	number := at.UnixNano() / int64(spanLength)
 	p := &s.spans[place(number, spans)]
 	if p.at < number {
 		clear(p.kept)
@@ -81,7 +82,7 @@ func (r *Recorder) Slowest(name string, now time.Time) []api.SlowRequest {
 		m.mu.Lock()
 		for i := range m.slow.spans {
 			for _, q := range m.slow.spans[i].kept {
-				if now.Sub(q.Ended) <= time.Minute {
+				if r.elapsed(q.Ended, now) <= time.Minute {
 					all = append(all, q)
 				}
 			}

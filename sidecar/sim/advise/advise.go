@@ -95,10 +95,8 @@ type Present struct {
 // Make compares. An error means that the simulator could not run; data that are too thin are no error but an Advice without figures.
 func Make(ctx context.Context, in Input) (*Advice, error) {
 	a := &Advice{Version: 1}
-	w, err := a.look(in)
-	if err != nil {
-		return nil, err
-	}
+	var err error
+	w := a.look(in)
 	if len(a.Missing) > 0 {
 		a.Text = append([]string{"There is too little to say what Conch would gain:"}, a.Missing...)
 		return a, nil
@@ -114,7 +112,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	if a.GPUs > 1 {
 		w.phases += 2
 	}
-	if a.Triton, err = w.goodput(ctx, tritonSide, 0, in.Seeds); err != nil {
+	if a.Triton, err = w.goodput(ctx, tritonSide, in.Seeds); err != nil {
 		return nil, err
 	}
 	if why := contradicted(in.Seen, a.Triton); why != "" {
@@ -124,7 +122,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		a.Text = []string{"The simulation of your Triton does not agree with what it does, so that nothing can be said of Conch:", why}
 		return a, nil
 	}
-	if a.Conch, err = w.goodput(ctx, conchSide, 0, in.Seeds); err != nil {
+	if a.Conch, err = w.goodput(ctx, conchSide, in.Seeds); err != nil {
 		return nil, err
 	}
 	if a.Triton.Low > 0 {
@@ -192,14 +190,14 @@ const (
 	conchSide  side = "Conch"
 )
 
-// goodput is what a side holds; gpus 0 means the present ones and the present placement.
-func (w *world) goodput(ctx context.Context, who side, gpus int, seeds []uint64) (*sim.Found, error) {
+// goodput is what a side holds on the present GPUs, by the present placement.
+func (w *world) goodput(ctx context.Context, who side, seeds []uint64) (*sim.Found, error) {
 	defer func() { w.phase++ }()
 	return sim.Goodput(ctx, sim.Search{Seeds: seeds, Guess: w.rate, Tolerance: tolerance, Trying: func(rate float64, seed uint64) {
 		nth := slices.Index(seeds, seed)
 		w.say(float64(nth)/float64(len(seeds)), fmt.Sprintf("what %s holds: %.0f req/s, repetition %d of %d", who, rate, nth+1, len(seeds)))
 	}, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
-		return w.run(ctx, who, gpus, rate, seed)
+		return w.run(ctx, who, 0, rate, seed)
 	}})
 }
 

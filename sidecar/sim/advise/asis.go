@@ -27,6 +27,7 @@ func (w *world) asIs(ctx context.Context, gpus int, rate float64, seed uint64) (
 		model := triton.Model{Name: m.GetName(), SLO: time.Duration(m.GetSloUs()) * time.Microsecond, MaxBatch: int(max(1, m.GetMaxBatchSize())), Dynamic: b.Dynamic, Delay: b.Delay}
 		servers.Models = append(servers.Models, model)
 	}
+	servers.Pipelines = ensembles(s)
 	gpuTypes := map[string]string{}
 	for _, n := range s.GetNodes() {
 		for _, g := range n.GetGpus() {
@@ -51,6 +52,26 @@ func (w *world) asIs(ctx context.Context, gpus int, rate float64, seed uint64) (
 		return nil, err
 	}
 	return triton.Run(ctx, servers)
+}
+
+// ensembles are the snapshot's as Triton runs them.
+func ensembles(s *policy.Snapshot) (all []triton.Pipeline) {
+	index := map[string]int{}
+	for i, m := range s.GetModels() {
+		index[m.GetName()] = i
+	}
+	for _, p := range s.GetPipelines() {
+		out := triton.Pipeline{Name: p.GetName(), SLO: time.Duration(p.GetSloUs()) * time.Microsecond}
+		for _, step := range p.GetSteps() {
+			added := triton.Step{Model: index[step.GetModel()], Rows: step.GetRows()}
+			for _, before := range step.GetAfter() {
+				added.After = append(added.After, int(before))
+			}
+			out.Steps = append(out.Steps, added)
+		}
+		all = append(all, out)
+	}
+	return all
 }
 
 func serves(p *policy.Partition, model string) bool {

@@ -42,7 +42,7 @@ func (a *Advice) Page(in Input) *report.Page {
 	p.Setup = append(p.Setup,
 		report.Fact{Name: "Traffic", Text: from},
 		report.Fact{Name: "Observed", Text: report.Rate(a.Rate) + " requests per second, all models"},
-		report.Fact{Name: "Triton as it is", Text: "a queue per server and model, the dynamic batcher of each config.pbtxt, each request to the server with the fewest outstanding ones"},
+		report.Fact{Name: "Triton as it is", Text: "a queue per server and model, the dynamic batcher of each config.pbtxt, each request to the server with the fewest outstanding ones, which runs all steps of an ensemble"},
 		report.Fact{Name: "Conch", Text: "its defaults: discipline adaptive, the present placement"},
 		report.Fact{Name: "Repetitions", Text: fmt.Sprintf("%d seeds; rates are searched within %.0f%%", len(in.Seeds), 100*tolerance)})
 	p.Verdict = a.verdict()

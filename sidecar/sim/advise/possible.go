@@ -41,11 +41,11 @@ func (a *Advice) possible(ctx context.Context, w *world) error {
 		if err := w.uncover(ctx, append(slices.Clone(w.hidden), w.open...), w.rate); err != nil {
 			return err
 		}
-		triton, err := w.goodput(ctx, tritonSide, 0, seeds)
+		triton, err := w.goodput(ctx, tritonSide, seeds)
 		if err != nil {
 			return err
 		}
-		conch, err := w.goodput(ctx, conchSide, 0, seeds)
+		conch, err := w.goodput(ctx, conchSide, seeds)
 		if err != nil {
 			return err
 		}

@@ -77,8 +77,9 @@ type world struct {
 }
 
 // look finds out what can be simulated, and what is missing.
-func (a *Advice) look(in Input) (*world, error) {
+func (a *Advice) look(in Input) *world {
 	s := proto.CloneOf(in.Snapshot)
+	s.Unload() // what ensembles ask of their steps' models comes with their own requests
 	w := &world{in: in}
 	counts := map[string]float64{}
 	if in.Traffic != nil {
@@ -96,75 +97,43 @@ func (a *Advice) look(in Input) (*world, error) {
 		for _, m := range s.GetModels() {
 			counts[m.GetName()] = m.GetRate() * window(s).Seconds()
 		}
+		for _, p := range s.GetPipelines() {
+			counts[p.GetName()] = p.GetRate() * window(s).Seconds()
+		}
 		a.note("how the traffic varies beyond the last %v: `tritonctl advise --for 5m` knows more.", window(s))
 	}
-	x := policy.NewIndex(s)
-	a.GPUs = len(x.GPUs())
-	total, unknown := 0.0, 0.0
-	keep := map[string]bool{}
-	var left []reason
-	leave := func(model, format string, args ...any) {
-		left = append(left, reason{model, fmt.Sprintf(format, args...)})
-		unknown += counts[model]
-	}
-	judged := map[string]bool{}
-	for _, m := range s.GetModels() {
-		n := counts[m.GetName()]
-		if n == 0 {
-			continue
-		}
-		judged[m.GetName()] = true
-		if !m.GetBatchable() {
-			a.note("what %s costs the others: its requests pass through (%s), and are left out here.", m.GetName(), m.GetPassThroughReason())
-			continue
-		}
-		switch {
-		case n < fewestRequests:
-			leave(m.GetName(), "%.0f requests; %d are the least. Look for longer: tritonctl advise --for 5m", n, fewestRequests)
-		case len(s.GetCurrent().PartitionsOf(m.GetName())) == 0:
-			leave(m.GetName(), "it is on no GPU.")
-		case m.GetSloUs() == 0:
-			leave(m.GetName(), "it has no SLO: set models.NAME.slo in conch.yaml.")
-		default:
-			if text := a.learn(&in, x, s, m, w); text != "" {
-				leave(m.GetName(), "%s", text)
-				continue
-			}
-			keep[m.GetName()] = true
-			total += n
-		}
-	}
+	a.GPUs = len(policy.NewIndex(s).GPUs())
+	j := judgement{Advice: a, world: w, snapshot: s, counts: counts, keep: map[string]bool{}, learnt: map[string]string{}}
+	j.models()
+	j.pipelines()
 	// A model that is hardly ever called must not keep the others without an answer.
-	for _, why := range left {
-		if len(keep) > 0 && unknown <= mostLeftOut*(total+unknown) {
+	for _, why := range j.left {
+		if len(j.keep) > 0 && j.unknown <= mostLeftOut*(j.total+j.unknown) {
 			a.note("what %s costs the others: it is left out here (%s)", why.model, why.text)
 		} else {
 			a.Missing = append(a.Missing, why.model+": "+why.text)
 		}
 	}
 	for _, name := range sorted(counts) {
-		if counts[name] > 0 && !judged[name] {
+		if counts[name] > 0 && s.Pipeline(name) == nil && !slices.ContainsFunc(s.GetModels(), func(m *policy.Model) bool { return m.GetName() == name }) {
 			a.Missing = append(a.Missing, name+": it is in the trace and not in the snapshot.")
 		}
 	}
-	if len(keep) == 0 && len(a.Missing) == 0 {
+	if len(j.keep) == 0 && len(a.Missing) == 0 {
 		a.Missing = append(a.Missing, "No requests were seen. Send some of your clients to conch, then ask again.")
 	}
 	length := window(s)
 	if in.Traffic != nil {
 		length = max(time.Millisecond, in.Traffic.Length)
 	}
-	w.rate = total / length.Seconds()
+	w.rate = j.total / length.Seconds()
 	a.Rate = w.rate
-	only(s, keep)
+	only(s, j.keep)
 	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; preferred batch sizes, queue policies, priorities and the rate limiter of your servers.")
 	a.note("what other callers of the servers do, and the microseconds that Conch itself adds.")
 	w.snapshot = s
-	return w, nil
+	return w
 }
-
-// reason says why a model cannot be judged.
-type reason struct{ model, text string }
 
 // window is what the rates of a snapshot cover.
 func window(s *policy.Snapshot) time.Duration {
@@ -185,21 +154,40 @@ func sorted(m map[string]float64) []string {
 
 // streams are a trial's arrivals at a rate: pieces of what was recorded in random order, faster or slower, or generated.
 func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]workload.Stream, error) {
-	if w.in.Traffic == nil {
-		var all []workload.Stream
-		for i, m := range s.GetModels() {
-			arrivals, err := workload.Renewal{
-				Model: int32(i), Rows: int32(max(1, m.GetRowRate()/max(1e-9, m.GetRate())+.5)), Shape: 1 / max(.05, m.GetBurstiness()),
-				Curve: workload.Constant(m.GetRate() * rate / w.rate), Random: workload.Seed(seed, "arrivals", m.GetName()),
-			}.Stream()
-			if err != nil {
-				return nil, fmt.Errorf("advise: model %s: %w", m.GetName(), err)
-			}
-			all = append(all, arrivals)
-		}
-		return all, nil
+	if w.in.Traffic != nil {
+		return []workload.Stream{w.resampled(s, rate/w.rate, seed)}, nil
 	}
-	return []workload.Stream{w.resampled(s, rate/w.rate, seed)}, nil
+	var all []workload.Stream
+	generate := func(name string, own, rows float64) error {
+		burstiness := 1.
+		for _, m := range w.in.Snapshot.GetModels() {
+			if m.GetName() == name {
+				burstiness = m.GetBurstiness()
+			}
+		}
+		arrivals, err := workload.Renewal{
+			Model: int32(len(all)), Rows: int32(max(1, rows+.5)), Shape: 1 / max(.05, burstiness), //nolint:gosec // few models, and rows of a batch
+			Curve: workload.Constant(own * rate / w.rate), Random: workload.Seed(seed, "arrivals", name),
+		}.Stream()
+		if err != nil {
+			return fmt.Errorf("advise: model %s: %w", name, err)
+		}
+		all = append(all, arrivals)
+		return nil
+	}
+	direct := proto.CloneOf(s)
+	direct.Unload()
+	for _, m := range direct.GetModels() {
+		if err := generate(m.GetName(), m.GetRate(), m.GetRowRate()/max(1e-9, m.GetRate())); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range s.GetPipelines() {
+		if err := generate(p.GetName(), p.GetRate(), p.GetRows()); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // resampled is a block bootstrap: pieces of about a second, drawn with replacement, keep the bursts within models and across them. Every seed
@@ -210,6 +198,9 @@ func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workl
 	index := map[string]int32{}
 	for i, m := range s.GetModels() {
 		index[m.GetName()] = int32(i)
+	}
+	for i, p := range s.GetPipelines() {
+		index[p.GetName()] = int32(len(s.GetModels()) + i) //nolint:gosec // few
 	}
 	pieces := max(1, min(int(t.Length/time.Second), 1000))
 	length := t.Length / time.Duration(pieces)
@@ -237,13 +228,14 @@ func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workl
 	return workload.Slice(all...)
 }
 
-// Only leaves the named models of a snapshot (JSON with the names of policy.proto), in its plan too: a model without traffic needs no
-// profile to be simulated.
+// Only leaves what the names are asked for of a snapshot (JSON with the names of policy.proto), in its plan too: a model without traffic needs no profile to
+// be simulated. Of an ensemble its steps' models stay.
 func Only(snapshot []byte, names map[string]bool) ([]byte, error) {
 	var s policy.Snapshot
 	if err := protojson.Unmarshal(snapshot, &s); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
+	s.Unload()
 	only(&s, names)
 	return encode(&s)
 }
@@ -256,12 +248,32 @@ func encode(s *policy.Snapshot) ([]byte, error) {
 	return encoded, nil
 }
 
+// only leaves the named models and ensembles of a snapshot whose models have the rates that clients ask of them, and puts into these rates what the
+// ensembles ask of their steps' models.
 func only(s *policy.Snapshot, names map[string]bool) {
-	s.Models = slices.DeleteFunc(s.GetModels(), func(m *policy.Model) bool { return !names[m.GetName()] })
+	keep, models := map[string]bool{}, map[string]*policy.Model{}
+	s.Pipelines = slices.DeleteFunc(s.GetPipelines(), func(p *policy.Pipeline) bool { return !names[p.GetName()] })
+	for name := range names {
+		keep[name] = true
+	}
+	for _, p := range s.GetPipelines() {
+		for _, step := range p.GetSteps() {
+			keep[step.GetModel()] = true
+		}
+	}
+	s.Models = slices.DeleteFunc(s.GetModels(), func(m *policy.Model) bool { return !keep[m.GetName()] })
+	for _, m := range s.GetModels() {
+		if models[m.GetName()] = m; !names[m.GetName()] {
+			m.Rate, m.RowRate = 0, 0
+		}
+	}
+	for _, p := range s.GetPipelines() {
+		p.Load(models)
+	}
 	for _, p := range s.GetCurrent().GetPartitions() {
-		p.Instances = slices.DeleteFunc(p.GetInstances(), func(i *policy.Instance) bool { return !names[i.GetModel()] })
+		p.Instances = slices.DeleteFunc(p.GetInstances(), func(i *policy.Instance) bool { return !keep[i.GetModel()] })
 	}
 	if s.GetCurrent() != nil {
-		s.Current.Dispatch = slices.DeleteFunc(s.GetCurrent().GetDispatch(), func(d *policy.Dispatch) bool { return !names[d.GetModel()] })
+		s.Current.Dispatch = slices.DeleteFunc(s.GetCurrent().GetDispatch(), func(d *policy.Dispatch) bool { return !keep[d.GetModel()] })
 	}
 }

@@ -4,6 +4,7 @@
 package evaluate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,7 +99,7 @@ func (e *Evaluator) trafficOf(draw uint32) (*Traffic, error) {
 // World is the world that Evaluate runs for a plan. A caller may add to it, such as delays and a warm-up, and run it ([sim.Run]) once. Requests
 // for an app that no variant of the plan may serve are not among its arrivals. The plan is not validated.
 func (e *Evaluator) World(p *policy.Plan) sim.World {
-	w, _, _ := e.world(p, e.traffic)
+	w, _, _, _ := e.world(p, e.traffic)
 	return w
 }
 
@@ -114,7 +115,7 @@ func (e *Evaluator) evaluate(ctx context.Context, p *policy.Plan, t *Traffic) (*
 	if len(refused.Violations) > 0 {
 		return refused, nil
 	}
-	w, served, arrivals := e.world(p, t)
+	w, served, arrivals, of := e.world(p, t)
 	result, err := sim.Run(ctx, w)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -122,19 +123,20 @@ func (e *Evaluator) evaluate(ctx context.Context, p *policy.Plan, t *Traffic) (*
 	if err != nil {
 		return &policy.Outcome{Violations: []string{"it cannot be simulated: " + err.Error()}}, nil //nolint:nilerr // an answer about the plan
 	}
-	return e.outcome(p, result, served, arrivals.unrouted), nil
+	return e.outcome(p, result, served, of, arrivals.unrouted), nil
 }
 
 // world is the snapshot under the plan, with the arrivals of every name given to what serves it: a model's to itself or to the derived model
-// that it is a member of, an app's to the variants of its route. Served are the names of its models.
-func (e *Evaluator) world(p *policy.Plan, t *Traffic) (w sim.World, served []string, arrivals *directed) {
+// that it is a member of, an app's to the variants of its route. Served are the names of its models. Of says which partition of the plan one of the world
+// stands for, where that has another name: see atOnce.
+func (e *Evaluator) world(p *policy.Plan, t *Traffic) (w sim.World, served []string, arrivals *directed, of map[string]string) {
 	s := &policy.Snapshot{
 		Revision: e.snapshot.GetRevision(), Nodes: e.snapshot.GetNodes(), Profiles: e.snapshot.GetProfiles(),
 		Interference: e.snapshot.GetInterference(), ChangeCost: e.snapshot.GetChangeCost(),
 	}
 	index := make(map[string]int32)
 	for _, m := range e.snapshot.GetModels() {
-		if e.known[m.GetName()] {
+		if e.known[m.GetName()] && e.snapshot.Pipeline(m.GetName()) == nil {
 			index[m.GetName()] = int32(len(s.Models))
 			s.Models = append(s.Models, m)
 		}
@@ -157,7 +159,9 @@ func (e *Evaluator) world(p *policy.Plan, t *Traffic) (w sim.World, served []str
 			index[member] = index[r.GetName()]
 		}
 	}
+	e.addPipelines(s, index)
 	e.strip(simulated, s)
+	of = atOnce(s, simulated, e.index)
 	for _, m := range s.GetModels() {
 		served = append(served, m.GetName())
 	}
@@ -165,7 +169,25 @@ func (e *Evaluator) world(p *policy.Plan, t *Traffic) (w sim.World, served []str
 	return sim.World{
 		Snapshot: s, Plan: simulated, Seed: e.snapshot.GetSeed(), Streams: []workload.Stream{arrivals},
 		Duration: max(t.Length, time.Millisecond), Drain: 10 * time.Second, Bins: 1,
-	}, served, arrivals
+	}, served, arrivals, of
+}
+
+// addPipelines adds the pipelines whose steps can all be simulated, after the last model, under the names that clients ask for. A step whose model
+// is a member of a derived one is a step of that.
+func (e *Evaluator) addPipelines(s *policy.Snapshot, index map[string]int32) {
+	for _, p := range e.snapshot.GetPipelines() {
+		if slices.ContainsFunc(p.GetSteps(), func(step *policy.PipelineStep) bool { _, ok := index[step.GetModel()]; return !ok }) {
+			continue
+		}
+		simulated := proto.CloneOf(p)
+		for _, step := range simulated.GetSteps() {
+			step.Model = s.GetModels()[index[step.GetModel()]].GetName()
+		}
+		s.Pipelines = append(s.Pipelines, simulated)
+	}
+	for i, p := range s.GetPipelines() {
+		index[p.GetName()] = int32(len(s.GetModels()) + i) //nolint:gosec // few
+	}
 }
 
 // merged is a derived model before it exists: what its members have in common, and the tightest of their SLOs.
@@ -224,7 +246,7 @@ func (e *Evaluator) strip(p *policy.Plan, s *policy.Snapshot) {
 }
 
 // outcome of a run. What a derived model serves is under the derived model's name. Requests without a route are bad.
-func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string, unrouted uint64) *policy.Outcome {
+func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string, of map[string]string, unrouted uint64) *policy.Outcome {
 	o := &policy.Outcome{Goodput: r.Total.Goodput, BadRate: r.Total.BadRate}
 	if unrouted > 0 {
 		o.BadRate = 1 - float64(r.Total.Good)/float64(r.Total.Arrivals+unrouted)
@@ -239,13 +261,15 @@ func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string, unro
 		}
 		o.Models = append(o.Models, model)
 	}
-	for _, part := range r.Partitions {
-		partition := &policy.PartitionOutcome{Partition: part.ID, BusyShare: part.BusyShare}
-		if part.Batches > 0 {
-			partition.MeanBatch = float64(part.Rows) / float64(part.Batches)
+	for _, p := range r.Pipelines {
+		if p.Arrivals == 0 {
+			continue
 		}
-		o.Partitions = append(o.Partitions, partition)
+		o.Models = append(o.Models, &policy.ModelOutcome{
+			Model: p.Name, Goodput: p.Goodput, BadRate: p.BadRate, DropRate: float64(p.Dropped) / float64(p.Arrivals), LatencyP50Us: p.Latency.P50Us, LatencyP99Us: p.Latency.P99Us,
+		})
 	}
+	o.Partitions = partitionsOf(r, of)
 	used := make(map[*policy.GPU]bool)
 	for _, part := range p.GetPartitions() {
 		if g := e.index.GPUOf(part); g != nil && !used[g] {
@@ -255,4 +279,28 @@ func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string, unro
 		}
 	}
 	return o
+}
+
+// partitionsOf is what came of the partitions of a plan, of which several in the simulation may be one.
+func partitionsOf(r *sim.Result, of map[string]string) (all []*policy.PartitionOutcome) {
+	type sums struct {
+		*policy.PartitionOutcome
+		n, batches, rows float64
+	}
+	known := make(map[string]*sums, len(r.Partitions))
+	for _, part := range r.Partitions {
+		id := cmp.Or(of[part.ID], part.ID)
+		s := known[id]
+		if s == nil {
+			s = &sums{PartitionOutcome: &policy.PartitionOutcome{Partition: id}}
+			known[id] = s
+			all = append(all, s.PartitionOutcome)
+		}
+		s.BusyShare = (s.BusyShare*s.n + part.BusyShare) / (s.n + 1)
+		s.n, s.batches, s.rows = s.n+1, s.batches+float64(part.Batches), s.rows+float64(part.Rows)
+		if s.batches > 0 {
+			s.MeanBatch = s.rows / s.batches
+		}
+	}
+	return all
 }

@@ -396,3 +396,54 @@ func BenchmarkSixtyFourPlans(b *testing.B) {
 		require.NoError(b, err)
 	}
 }
+
+// TestARequestOfAPipelineIsOneArrival: not one for each of its steps' models, which have it in their rates.
+func TestARequestOfAPipelineIsOneArrival(t *testing.T) {
+	s := world(2, 3, 50)
+	s.Models = append(s.Models, &policy.Model{Name: "whole", SloUs: 60_000, MaxBatchSize: 16, Rate: 100, RowRate: 100, Burstiness: 1, DependsOn: []string{"m0", "m1"}})
+	s.Pipelines = []*policy.Pipeline{{Name: "whole", SloUs: 60_000, Rate: 100, Steps: []*policy.PipelineStep{{Model: "m0"}, {Model: "m1", After: []uint32{0}}}}}
+	models := map[string]*policy.Model{}
+	for _, m := range s.GetModels() {
+		models[m.GetName()] = m
+	}
+	models["m1"].Rate, models["m1"].RowRate = 0, 0 // nobody else asks for it
+	s.Pipelines[0].Load(models)
+	traffic, err := evaluate.Generate(s, 20*time.Second)
+	require.NoError(t, err)
+	counts := map[string]int{}
+	for _, a := range traffic.Arrivals {
+		counts[traffic.Names[a.Model]]++
+	}
+	require.InEpsilon(t, 1000, counts["m0"], .15)
+	require.InEpsilon(t, 2000, counts["whole"], .15)
+	require.NotContains(t, counts, "m1")
+	require.NotEqual(t, evaluate.Promise(world(2, 3, 50), 0).GetDigest(), evaluate.Promise(s, 0).GetDigest())
+
+	plan := &policy.Plan{SnapshotRevision: s.GetRevision(), Policy: "p", PolicyVersion: "1"}
+	for i := range 2 {
+		part := &policy.Partition{Id: fmt.Sprint("p", i), Node: "n", Gpus: []string{fmt.Sprint("gpu", i)}, ThreadPercentage: 100}
+		for _, m := range []string{"m0", "m1", "m2", "whole"} {
+			part.Instances = append(part.Instances, policy.ModelInstance(m, 16))
+		}
+		plan.Partitions = append(plan.Partitions, part)
+	}
+	outcomes, err := evaluate.New(s, traffic).Evaluate(t.Context(), plan)
+	require.NoError(t, err)
+	require.Empty(t, outcomes[0].GetViolations())
+	names := map[string]float64{}
+	for _, m := range outcomes[0].GetModels() {
+		names[m.GetModel()] = m.GetGoodput()
+	}
+	require.NotContains(t, names, "m1")
+	require.InEpsilon(t, 100, names["whole"], .15)
+	require.InEpsilon(t, 200, outcomes[0].GetGoodput(), .15, "of the pipeline and two models")
+
+	// What was recorded is by the same names.
+	recorded := &evaluate.Traffic{Names: []string{"whole"}, Length: time.Second, Source: evaluate.SourceRecorded}
+	for i := range 100 {
+		recorded.Arrivals = append(recorded.Arrivals, workload.Arrival{At: time.Duration(i) * 10 * time.Millisecond, Rows: 1})
+	}
+	outcomes, err = evaluate.New(s, recorded).Evaluate(t.Context(), plan)
+	require.NoError(t, err)
+	require.InDelta(t, 100, outcomes[0].GetGoodput(), 1)
+}

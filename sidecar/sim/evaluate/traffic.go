@@ -72,14 +72,21 @@ func Promise(s *policy.Snapshot, length time.Duration) *policy.Traffic {
 	}
 }
 
-// each calls visit for every model and app that is asked for by its name: its rate in requests per second, the rows of a request, and the squared coefficient
+// each calls visit for every model, pipeline and app that is asked for by its name: its rate in requests per second, the rows of a request, and the squared coefficient
 // of variation of the times between arrivals.
 func each(s *policy.Snapshot, visit func(name string, rate, rows, burstiness float64) error) error {
 	loaded := func(rate float64) bool { return rate > 0 && !math.IsInf(rate, 0) }
 	for _, m := range s.GetModels() {
-		// What came by the names of apps is theirs.
-		if own := m.OwnRate(); loaded(own) {
+		// What came by the names of apps is theirs, and what ensembles ask of it comes with their requests.
+		if own := s.DirectRate(m); loaded(own) {
 			if err := visit(m.GetName(), own, m.GetRowRate()/m.GetRate(), m.GetBurstiness()); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range s.GetPipelines() {
+		if loaded(p.GetRate()) && !slices.ContainsFunc(s.GetModels(), func(m *policy.Model) bool { return m.GetName() == p.GetName() }) {
+			if err := visit(p.GetName(), p.GetRate(), cmp.Or(p.GetRows(), 1), 1); err != nil {
 				return err
 			}
 		}
@@ -103,7 +110,7 @@ func capped(length time.Duration, rate float64) time.Duration {
 	return time.Duration(min(float64(length), MaxRequests/rate*float64(time.Second)))
 }
 
-// Generate draws arrivals for the rates, row rates and burstiness of the snapshot's models and the rates of its apps, by its seed: equal
+// Generate draws arrivals for the rates, row rates and burstiness of the snapshot's models and the rates of its pipelines and apps, by its seed: equal
 // snapshots get equal arrivals. Where they would be more than [MaxRequests] the traffic is shorter.
 func Generate(s *policy.Snapshot, length time.Duration) (*Traffic, error) {
 	return generate(s, length, "evaluate", func(_ string, rate float64) float64 { return rate })

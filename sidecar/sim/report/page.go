@@ -305,25 +305,32 @@ func ModelTable(sides []Side) Table {
 		if s.Result == nil {
 			continue
 		}
-		for i := range s.Result.Models {
-			m := &s.Result.Models[i]
-			k, known := at[m.Name]
+		add := func(name string, slo int64, totals *sim.Totals, latency *sim.Latency, batch string) {
+			k, known := at[name]
 			if !known {
 				k = len(grouped)
-				at[m.Name] = k
+				at[name] = k
 				grouped = append(grouped, nil)
 			}
 			over := "-"
-			if m.SLOUs > 0 && m.Latency.P99Us > 0 {
-				over = fmt.Sprintf("%.2f", m.Latency.P99Us/float64(m.SLOUs))
-				if m.Latency.P99Us > float64(m.SLOUs) {
+			if slo > 0 && latency.P99Us > 0 {
+				over = fmt.Sprintf("%.2f", latency.P99Us/float64(slo))
+				if latency.P99Us > float64(slo) {
 					over += " over"
 				}
 			}
 			grouped[k] = append(grouped[k], []string{
-				m.Name, s.Name, Rate(m.Rate), Rate(m.Goodput), percent(m.BadRate), ms(m.Latency.P50Us), ms(m.Latency.P95Us), ms(m.Latency.P99Us),
-				ms(float64(m.SLOUs)), over, fmt.Sprintf("%.1f", m.MeanBatch),
+				name, s.Name, Rate(totals.Rate), Rate(totals.Goodput), percent(totals.BadRate), ms(latency.P50Us), ms(latency.P95Us), ms(latency.P99Us),
+				ms(float64(slo)), over, batch,
 			})
+		}
+		for i := range s.Result.Models {
+			m := &s.Result.Models[i]
+			add(m.Name, m.SLOUs, &m.Totals, &m.Latency, fmt.Sprintf("%.1f", m.MeanBatch))
+		}
+		for i := range s.Result.Pipelines {
+			p := &s.Result.Pipelines[i]
+			add(p.Name, p.SLOUs, &p.Totals, &p.Latency, "-")
 		}
 	}
 	for _, g := range grouped {

@@ -138,7 +138,7 @@ func (s *Scenario) check() error {
 	case s.Bins < 0 || s.Bins > maxBins:
 		return at("bins", "bins %d is not from 0 to %d", s.Bins, maxBins)
 	}
-	for _, part := range []func() error{s.checkPlan, s.checkGPUs, s.checkModels, s.checkTrouble, s.checkTimeline, s.checkSegment} {
+	for _, part := range []func() error{s.checkPlan, s.checkGPUs, s.checkModels, s.checkPipelines, s.checkTrouble, s.checkTimeline, s.checkSegment} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -288,22 +288,32 @@ func (m Model) check(known bool) error {
 		if largest == 0 {
 			largest = defaultMaxBatch
 		}
-		switch {
-		case a.Rows < 0 || !known && a.Rows > int32(largest):
+		if !known && a.Rows > int32(largest) { //nolint:gosec // up to maxRows
 			return at("arrivals.rows", "arrivals: requests of %d rows, which is not from 1 to maxBatch (%d)", a.Rows, largest)
-		case !(a.Shape >= 0) || math.IsInf(a.Shape, 0):
-			return at("arrivals.shape", "arrivals: Gamma shape %g: it must be above 0; 1 is Poisson, .1 bursty", a.Shape)
-		case len(a.Steps) > 0 && a.Diurnal != nil:
-			return at("arrivals", "arrivals: give steps or diurnal, not both")
 		}
-		for i, step := range a.Steps {
-			if !(step.Factor >= 0 && step.Factor <= maxRate) {
-				return at(fmt.Sprintf("arrivals.steps[%d].factor", i), "arrivals: step %d multiplies the rate by %g, which is no number from 0", i+1, step.Factor)
-			}
+		if err := under("arrivals", a.check()); err != nil {
+			return err
 		}
 	}
 	if m.Dispatch != nil {
 		return under("dispatch", m.Dispatch.check())
+	}
+	return nil
+}
+
+func (a *Arrivals) check() error {
+	switch {
+	case a.Rows < 0:
+		return at("rows", "arrivals: requests of %d rows", a.Rows)
+	case !(a.Shape >= 0) || math.IsInf(a.Shape, 0):
+		return at("shape", "arrivals: Gamma shape %g: it must be above 0; 1 is Poisson, .1 bursty", a.Shape)
+	case len(a.Steps) > 0 && a.Diurnal != nil:
+		return at("", "arrivals: give steps or diurnal, not both")
+	}
+	for i, step := range a.Steps {
+		if !(step.Factor >= 0 && step.Factor <= maxRate) {
+			return at(fmt.Sprintf("steps[%d].factor", i), "arrivals: step %d multiplies the rate by %g, which is no number from 0", i+1, step.Factor)
+		}
 	}
 	return nil
 }

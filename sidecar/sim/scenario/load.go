@@ -17,22 +17,29 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
 
-// load is what arrives for one model of the snapshot, in its order.
+// load is what arrives for one model of the snapshot, in its order, or for one pipeline after them.
 type load struct {
 	name     string
 	rate     float64
 	arrivals *Arrivals
 }
 
-// loads divides the scenario's rate, or takes each model's own.
+// loads divides the scenario's rate, or takes each model's and pipeline's own.
 func (s *Scenario) loads(snapshot *policy.Snapshot) ([]load, error) {
 	all := make([]load, len(snapshot.GetModels()))
 	weights := make([]float64, len(all))
 	index := make(map[string]int, len(all))
 	for i, m := range snapshot.GetModels() {
 		all[i] = load{name: m.GetName(), rate: m.GetRate()}
-		weights[i] = 1
+		if len(s.Pipelines) == 0 {
+			weights[i] = 1
+		}
 		index[m.GetName()] = i
+	}
+	for _, p := range snapshot.GetPipelines() {
+		all = append(all, load{name: p.GetName(), rate: p.GetRate()})
+		weights = append(weights, 1)
+		index[p.GetName()] = len(all) - 1
 	}
 	for _, m := range s.Models {
 		for _, name := range m.names() {
@@ -48,6 +55,10 @@ func (s *Scenario) loads(snapshot *policy.Snapshot) ([]load, error) {
 				weights[i] = m.Weight
 			}
 		}
+	}
+	for _, p := range s.Pipelines {
+		all = append(all, load{name: p.Name, rate: p.Rate, arrivals: p.Arrivals})
+		weights = append(weights, cmp.Or(p.Weight, 1))
 	}
 	if s.Rate == 0 {
 		return all, nil
@@ -158,6 +169,9 @@ func (t *Trace) open(w *World, file io.Reader) error {
 	index := map[string]int32{}
 	for i, m := range w.Snapshot.GetModels() {
 		index[m.GetName()] = int32(i)
+	}
+	for i, p := range w.Snapshot.GetPipelines() {
+		index[p.GetName()] = int32(len(w.Snapshot.GetModels()) + i) //nolint:gosec // few
 	}
 	switch t.Format {
 	case "arrivals":

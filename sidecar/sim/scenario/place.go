@@ -192,7 +192,7 @@ func (p *Policy) InProcess(ctx context.Context) (sim.Policy, error) {
 func (p *Policy) InProcessWith(ctx context.Context, evaluator *evaluate.InProcess) (sim.Policy, error) {
 	made, ok := builtin.New(p.Name)
 	if !ok {
-		return nil, fmt.Errorf("%w: there is no policy %q in this program; there are %v. A policy of others is named with policy.executable in a scenario", ErrScenario, p.Name, builtin.Names())
+		return nil, fmt.Errorf("%w: there is no policy %q in this program; there are %s. A policy of others is named with policy.executable in a scenario", ErrScenario, p.Name, strings.Join(builtin.Names(), ", "))
 	}
 	d, err := made.Describe(ctx)
 	if err != nil {

@@ -126,3 +126,55 @@ func TestReplayOfALiveSystem(t *testing.T) {
 	_, err = scenario.FromSnapshot([]byte(`{"revision": "x"}`), nil)
 	require.ErrorIs(t, err, scenario.ErrScenario)
 }
+
+// TestReplayOfAnEnsemble: a request of an ensemble whose steps Conch executed is one arrival, of the ensemble, recorded or generated.
+func TestReplayOfAnEnsemble(t *testing.T) {
+	w, err := load(t, eightOnFour).World(scenario.Options{})
+	require.NoError(t, err)
+	live := proto.CloneOf(w.Snapshot)
+	live.Current, live.Models = w.Plan, live.Models[:2]
+	first, second := live.Models[0], live.Models[1]
+	first.Rate, first.RowRate, second.Rate, second.RowRate = 10, 10, 0, 0
+	live.Models = append(live.Models, &policy.Model{Name: "whole", SloUs: 500_000, Rate: 20, RowRate: 20, DependsOn: []string{first.Name, second.Name}})
+	live.Pipelines = []*policy.Pipeline{{Name: "whole", SloUs: 500_000, Rate: 20, Steps: []*policy.PipelineStep{{Model: first.Name}, {Model: second.Name, After: []uint32{0}}}}}
+	live.Pipelines[0].Load(map[string]*policy.Model{first.Name: first, second.Name: second})
+	for _, p := range live.Current.Partitions {
+		p.Instances = append(p.Instances[:2], policy.ModelInstance("whole", 1))
+	}
+	live.Current.Dispatch = nil
+	text, err := protojson.Marshal(live)
+	require.NoError(t, err)
+
+	s, err := scenario.FromSnapshot(text, nil)
+	require.NoError(t, err)
+	r, err := s.Run(t.Context(), scenario.Options{})
+	require.NoError(t, err)
+	require.InEpsilon(t, 10, r.Models[0].Rate, .2)
+	require.Zero(t, r.Models[1].Arrivals)
+	require.Len(t, r.Models, 2)
+	require.InEpsilon(t, 20, r.Pipelines[0].Rate, .2)
+	require.Equal(t, r.Pipelines[0].Arrivals, r.Pipelines[0].Good)
+	world, err := s.World(scenario.Options{})
+	require.NoError(t, err)
+	require.True(t, proto.Equal(live.Models[1], world.Snapshot.GetModels()[1]), "rates have what the ensemble asks, once")
+	require.NoError(t, world.Close())
+
+	dir := t.TempDir()
+	file, err := os.Create(filepath.Join(dir, "live.trace"))
+	require.NoError(t, err)
+	recorded, err := workload.NewWriter(file, workload.Header{Start: time.Unix(1e9, 0)})
+	require.NoError(t, err)
+	n, err := recorded.Model(workload.TraceModel{Name: "whole"})
+	require.NoError(t, err)
+	for k := range 25 {
+		require.NoError(t, recorded.Write(workload.Arrival{At: time.Duration(k) * 10 * time.Millisecond, Model: n, Rows: 1}))
+	}
+	require.NoError(t, recorded.Flush())
+	require.NoError(t, file.Close())
+	s, err = scenario.FromSnapshot(text, &scenario.Trace{File: "live.trace", Format: "conch"})
+	require.NoError(t, err)
+	r, err = s.Run(t.Context(), scenario.Options{Dir: dir})
+	require.NoError(t, err)
+	require.EqualValues(t, 25, r.Pipelines[0].Arrivals)
+	require.EqualValues(t, 25, r.Total.Arrivals)
+}

@@ -34,8 +34,14 @@ type Scenario struct {
 	Interference []Interference `yaml:"interference,omitempty" json:"interference,omitempty"`
 	Models       []Model        `yaml:"models,omitempty" json:"models,omitempty"`
 
+	// Pipelines are DAGs of these models that clients ask for as one.
+	Pipelines []Pipeline `yaml:"pipelines,omitempty" json:"pipelines,omitempty"`
+	// StepDeadlines is how the deadlines of their steps follow from theirs: present (default), left, waiting, share or end; docs/simulate.md says what
+	// they are.
+	StepDeadlines string `yaml:"stepDeadlines,omitempty" json:"stepDeadlines,omitempty"`
+
 	// Rate is the total in requests per second, divided among models by their weights, or by popularity with Zipf's exponent in the order in
-	// which they are listed. 0: every model has its own.
+	// which they are listed. 0: every model has its own. With pipelines, of the models only those with a weight get a part.
 	Rate float64  `yaml:"rate,omitempty" json:"rate,omitempty"`
 	Zipf *float64 `yaml:"zipf,omitempty" json:"zipf,omitempty"`
 	// Trace replaces all generated arrivals.

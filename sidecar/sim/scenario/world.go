@@ -120,8 +120,16 @@ func (s *Scenario) world(o Options) (*World, error) {
 			return nil, err
 		}
 	}
-	for i, l := range loads {
-		snapshot.Models[i].Rate = l.rate
+	models := make(map[string]*policy.Model, len(snapshot.GetModels()))
+	for i, m := range snapshot.GetModels() {
+		models[m.GetName()], m.Rate = m, loads[i].rate
+	}
+	for i, p := range snapshot.GetPipelines() { // those of a given snapshot
+		p.Rate = loads[len(models)+i].rate
+		p.Load(models)
+	}
+	if err := s.addPipelines(snapshot, loads[len(models)+len(snapshot.GetPipelines()):]); err != nil {
+		return nil, err
 	}
 	w := &World{World: sim.World{
 		Snapshot: snapshot, Adaptive: o.Adaptive, Duration: s.Duration.std(), Warmup: s.Warmup.std(), Seed: s.Seed, Jitter: s.Jitter, Bins: s.Bins,
@@ -130,6 +138,7 @@ func (s *Scenario) world(o Options) (*World, error) {
 			Control: s.Delays.Control.std(), DataPerRow: s.Delays.DataPerRow.std(), Response: s.Delays.Response.std(), Jitter: s.Delays.Jitter.std(),
 		},
 	}}
+	w.StepDeadlines, _ = stepDeadlines(s.StepDeadlines)
 	if s.LearnDelays {
 		w.Knowledge = sim.LearnDelays
 	}
@@ -409,8 +418,22 @@ func (s *Scenario) given() (*policy.Snapshot, error) {
 			m.LoadSeconds = change.Load.std().Seconds()
 		}
 	}
+	arrivalsOfTheirOwn(snapshot)
 	if s.ChangeCost != (ChangeCost{}) {
 		snapshot.ChangeCost = s.ChangeCost.proto()
 	}
 	return snapshot, nil
+}
+
+// arrivalsOfTheirOwn takes what pipelines ask of models out of the models' rates. Of an ensemble whose steps conch executes only the pipeline is simulated:
+// it is no model any more, and in no partition.
+func arrivalsOfTheirOwn(s *policy.Snapshot) {
+	s.Unload()
+	s.Models = slices.DeleteFunc(s.GetModels(), func(m *policy.Model) bool { return s.Pipeline(m.GetName()) != nil })
+	for _, part := range s.GetCurrent().GetPartitions() {
+		part.Instances = slices.DeleteFunc(part.GetInstances(), func(in *policy.Instance) bool { return s.Pipeline(in.GetModel()) != nil })
+	}
+	if p := s.GetCurrent(); p != nil {
+		p.Dispatch = slices.DeleteFunc(p.GetDispatch(), func(d *policy.Dispatch) bool { return s.Pipeline(d.GetModel()) != nil })
+	}
 }

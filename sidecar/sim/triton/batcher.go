@@ -10,6 +10,9 @@ type request struct {
 	at      int64 // arrival, nanoseconds
 	rows    int
 	counted bool
+	// flow is the pipeline's request whose step this is; nil: it is none.
+	flow *flow
+	step int
 }
 
 // payload is what one instance executes at once.

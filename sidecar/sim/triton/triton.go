@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/sim"
@@ -22,7 +23,7 @@ var ErrWorld = errors.New("triton: the servers cannot be simulated")
 // Model is a model as its config.pbtxt has it.
 type Model struct {
 	Name string
-	// SLO is within what an answer is good.
+	// SLO is within what an answer is good. Only a model that pipelines alone ask for needs none.
 	SLO time.Duration
 	// MaxBatch is max_batch_size. Dynamic says whether there is dynamic_batching, with Delay as max_queue_delay and Preferred as
 	// preferred_batch_size.
@@ -45,7 +46,10 @@ type Server struct {
 type World struct {
 	Models  []Model
 	Servers []Server
-	// Streams are the arrivals; Arrival.Model is an index of Models. Requests that arrive within Warmup do not count.
+	// Pipelines are ensembles. Each is on the servers that have all its models.
+	Pipelines []Pipeline
+	// Streams are the arrivals; Arrival.Model is an index of Models, or that of a pipeline after the last model. Requests that arrive within Warmup do not
+	// count.
 	Streams          []workload.Stream
 	Duration, Warmup time.Duration
 	// Seed is of Jitter, the standard deviation of an execution's time as a fraction of it.
@@ -63,7 +67,7 @@ type Executions struct {
 
 // Result is what a run measured.
 type Result struct {
-	// Result has Total, Models, Partitions (the servers) and History, and nothing of plans.
+	// Result has Total, Models, Pipelines, Partitions (the servers) and History, and nothing of plans.
 	*sim.Result
 	// Executions by model, in order of rows; the warm-up's too.
 	Executions [][]Executions
@@ -130,7 +134,8 @@ type run struct {
 	latency []histogram.Histogram
 	counted [][]executed // by model and rows
 	bins    [bins]bin
-	waiting []uint64 // counted requests without an answer, by model
+	// pipelines are in the order of the world.
+	pipelines []pipeline
 }
 
 type executed struct {
@@ -144,7 +149,10 @@ func Run(ctx context.Context, w World) (*Result, error) {
 		return nil, err
 	}
 	r := &run{w: &w, servers: make([]server, len(w.Servers)), random: workload.Seed(w.Seed, "executions", ""), next: make([]workload.Arrival, len(w.Streams))}
-	r.totals, r.latency, r.waiting = make([]sim.Totals, len(w.Models)), make([]histogram.Histogram, len(w.Models)), make([]uint64, len(w.Models))
+	r.totals, r.latency = make([]sim.Totals, len(w.Models)), make([]histogram.Histogram, len(w.Models))
+	for i := range w.Pipelines {
+		r.pipelines = append(r.pipelines, newPipeline(&w.Pipelines[i], w.Seed))
+	}
 	for _, m := range w.Models {
 		r.counted = append(r.counted, make([]executed, max(1, m.MaxBatch)+1))
 	}
@@ -161,6 +169,9 @@ func Run(ctx context.Context, w World) (*Result, error) {
 	for _, m := range w.Models {
 		patience = max(patience, m.SLO)
 	}
+	for _, p := range w.Pipelines {
+		patience = max(patience, p.SLO)
+	}
 	for i := range w.Streams {
 		r.draw(i)
 	}
@@ -176,7 +187,9 @@ func Run(ctx context.Context, w World) (*Result, error) {
 		r.now = e.at
 		switch e.kind {
 		case arrive:
-			r.arrive(e.model)
+			if err := r.arrive(e.model); err != nil {
+				return nil, err
+			}
 		case alarm:
 			r.form(e.server, e.model)
 		case finish:
@@ -195,6 +208,16 @@ func (w *World) check() error {
 	if len(w.Models) == 0 || len(w.Servers) == 0 || w.Duration <= 0 || w.Warmup < 0 || w.Warmup >= w.Duration {
 		return fmt.Errorf("%w: %d models on %d servers for %v after %v", ErrWorld, len(w.Models), len(w.Servers), w.Duration, w.Warmup)
 	}
+	ofPipelines := make([]bool, len(w.Models))
+	for i := range w.Pipelines {
+		p := &w.Pipelines[i]
+		if err := p.check(len(w.Models)); err != nil {
+			return err
+		}
+		for _, s := range p.Steps {
+			ofPipelines[s.Model] = true
+		}
+	}
 	for m, model := range w.Models {
 		served := false
 		for _, s := range w.Servers {
@@ -203,8 +226,13 @@ func (w *World) check() error {
 			}
 			served = served || len(s.Latency[m]) > 1
 		}
-		if !served || model.SLO <= 0 {
+		if !served || model.SLO <= 0 && !ofPipelines[m] {
 			return fmt.Errorf("%w: model %s needs a server and an SLO", ErrWorld, model.Name)
+		}
+	}
+	for i := range w.Pipelines {
+		if p := &w.Pipelines[i]; !slices.ContainsFunc(w.Servers, p.on) {
+			return fmt.Errorf("%w: pipeline %s needs a server with all its models", ErrWorld, p.Name)
 		}
 	}
 	return nil
@@ -222,28 +250,38 @@ func (r *run) draw(stream int) {
 	}
 }
 
-// arrive sends a request to the server with the fewest outstanding ones, of those that serve its model; among equals they take turns.
-func (r *run) arrive(stream int) {
+// arrive sends a request to the server with the fewest outstanding ones, of those that serve what it asks for; among equals they take turns.
+func (r *run) arrive(stream int) error {
 	a := r.next[stream]
 	r.draw(stream)
 	m, best := int(a.Model), -1
+	which := m - len(r.w.Models)
+	if m < 0 || which >= len(r.pipelines) {
+		return fmt.Errorf("%w: a request of model %d arrives, there are %d and %d pipelines", ErrWorld, m, len(r.w.Models), len(r.pipelines))
+	}
 	r.turn++
 	for i := range r.servers {
 		at := (r.turn + i) % len(r.servers)
-		if r.servers[at].batchers[m] != nil && (best < 0 || r.servers[at].outstanding < r.servers[best].outstanding) {
+		serves := which >= 0 && r.pipelines[which].on(r.w.Servers[at]) || which < 0 && r.servers[at].batchers[m] != nil
+		if serves && (best < 0 || r.servers[at].outstanding < r.servers[best].outstanding) {
 			best = at
 		}
 	}
+	r.binOf(r.now).arrivals++
 	s := &r.servers[best]
+	s.outstanding++
+	if which >= 0 {
+		r.begin(a, which, best)
+		return nil
+	}
 	q := request{at: r.now, rows: int(max(1, a.Rows)), counted: a.At >= r.w.Warmup}
 	if q.counted {
 		r.totals[m].Arrivals++
-		r.waiting[m]++
+		r.totals[m].Unanswered++
 	}
-	r.binOf(r.now).arrivals++
-	s.outstanding++
 	s.batchers[m].add(q)
 	r.form(best, m)
+	return nil
 }
 
 // form lets a batcher work, and its instance take what is ready.
@@ -292,45 +330,65 @@ func (r *run) finish(at int) {
 	c.sum += r.now - j.taken
 	s.batches++
 	s.rows += uint64(j.rows)
-	s.outstanding -= len(j.requests)
+	s.busy[j.model] = false
 	for _, q := range j.requests {
-		took := time.Duration(r.now - q.at)
-		b := r.binOf(q.at)
-		b.latency.Add(took)
-		if took <= r.w.Models[j.model].SLO {
-			b.good++
-		}
-		if !q.counted {
+		if q.flow != nil {
+			r.stepped(q.flow, q.step)
 			continue
 		}
-		r.waiting[j.model]--
-		r.latency[j.model].Add(took)
-		if took <= r.w.Models[j.model].SLO {
-			r.totals[j.model].Good++
-		} else {
-			r.totals[j.model].Late++
-		}
+		s.outstanding--
+		r.answered(&r.totals[j.model], &r.latency[j.model], r.w.Models[j.model].SLO, q.at, q.counted)
 	}
-	s.busy[j.model] = false
 	r.form(at, j.model)
+}
+
+// answered counts an answer that is given now.
+func (r *run) answered(t *sim.Totals, latency *histogram.Histogram, slo time.Duration, sent int64, counted bool) {
+	took := time.Duration(r.now - sent)
+	b := r.binOf(sent)
+	b.latency.Add(took)
+	if took <= slo {
+		b.good++
+	}
+	if !counted {
+		return
+	}
+	t.Unanswered--
+	latency.Add(took)
+	if took <= slo {
+		t.Good++
+	} else {
+		t.Late++
+	}
+}
+
+// rates are those of counts.
+func rates(t sim.Totals, seconds float64) sim.Totals {
+	t.Rate, t.Goodput = float64(t.Arrivals)/seconds, float64(t.Good)/seconds
+	if t.Arrivals > 0 {
+		t.BadRate = 1 - float64(t.Good)/float64(t.Arrivals)
+	}
+	return t
+}
+
+func latencyOf(h *histogram.Histogram) sim.Latency {
+	return sim.Latency{P50Us: float64(h.Quantile(.5)) / 1e3, P95Us: float64(h.Quantile(.95)) / 1e3, P99Us: float64(h.Quantile(.99)) / 1e3}
 }
 
 func (r *run) result() *Result {
 	seconds := (r.w.Duration - r.w.Warmup).Seconds()
 	out := &Result{Result: &sim.Result{Version: 1, Seed: r.w.Seed, Seconds: seconds, WarmupSeconds: r.w.Warmup.Seconds(), EndSeconds: time.Duration(r.now).Seconds()}}
-	rates := func(t sim.Totals) sim.Totals {
-		t.Rate, t.Goodput = float64(t.Arrivals)/seconds, float64(t.Good)/seconds
-		if t.Arrivals > 0 {
-			t.BadRate = 1 - float64(t.Good)/float64(t.Arrivals)
-		}
-		return t
+	var all histogram.Histogram
+	add := func(t *sim.Totals, latency *histogram.Histogram) {
+		out.Total.Arrivals += t.Arrivals
+		out.Total.Good += t.Good
+		out.Total.Late += t.Late
+		out.Total.Unanswered += t.Unanswered
+		all.Merge(latency)
 	}
 	for i, m := range r.w.Models {
 		t := &r.totals[i]
-		t.Unanswered = r.waiting[i]
-		model := sim.ModelResult{Name: m.Name, SLOUs: m.SLO.Microseconds(), Totals: rates(*t), Batches: make([]uint64, len(r.counted[i]))}
-		model.Latency.P50Us, model.Latency.P95Us = float64(r.latency[i].Quantile(.5))/1e3, float64(r.latency[i].Quantile(.95))/1e3
-		model.Latency.P99Us = float64(r.latency[i].Quantile(.99)) / 1e3
+		model := sim.ModelResult{Name: m.Name, SLOUs: m.SLO.Microseconds(), Totals: rates(*t, seconds), Latency: latencyOf(&r.latency[i]), Batches: make([]uint64, len(r.counted[i]))}
 		var all []Executions
 		var rows, batches uint64
 		for b, c := range r.counted[i] {
@@ -343,16 +401,14 @@ func (r *run) result() *Result {
 		model.MeanBatch = float64(rows) / float64(max(1, batches))
 		out.Executions = append(out.Executions, all)
 		out.Models = append(out.Models, model)
-		out.Total.Arrivals += t.Arrivals
-		out.Total.Good += t.Good
-		out.Total.Late += t.Late
-		out.Total.Unanswered += t.Unanswered
+		add(t, &r.latency[i])
 	}
-	out.Total = rates(out.Total)
-	var all histogram.Histogram
-	for i := range r.latency {
-		all.Merge(&r.latency[i])
+	for i := range r.pipelines {
+		p := &r.pipelines[i]
+		out.Pipelines = append(out.Pipelines, p.result(seconds))
+		add(&p.totals, &p.latency)
 	}
+	out.Total = rates(out.Total, seconds)
 	out.Latency = sim.Latency{P50Us: float64(all.Quantile(.5)) / 1e3, P99Us: float64(all.Quantile(.99)) / 1e3}
 	out.History, out.Partitions = r.history(), r.partitions()
 	return out

@@ -130,3 +130,12 @@ func Zipf(n int, s, total float64) []float64 {
 	}
 	return rates
 }
+
+// Poisson draws from the Poisson distribution, by Knuth's product of uniform numbers; means are small.
+func Poisson(random *rand.Rand, mean float64) int {
+	n := 0
+	for limit, product := math.Exp(-mean), random.Float64(); product > limit; n++ {
+		product *= random.Float64()
+	}
+	return n
+}

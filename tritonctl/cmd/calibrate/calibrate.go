@@ -18,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/estimator/calibrate/server"
 	"github.com/conch-serving/conch/estimator/gpu"
 	"github.com/conch-serving/conch/estimator/lower"
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/tritonctl/cmd/calibrate/interference"
 	"github.com/conch-serving/conch/tritonctl/cmd/calibrate/model"
@@ -146,7 +147,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	task := o.Begin("measuring micro-models")
 	state, err := calibrate.Measure(ctx, runner, calibrate.Micros(), calibrate.Options{
-		State: o.state, Limit: o.limit, Idle: 1/o.disturbance - 1, Quantile: quantile, Clock: machineClock{}, Runs: 15,
+		State: o.state, Limit: o.limit, Idle: 1/o.disturbance - 1, Quantile: quantile, Clock: clock.Interruptible{}, Runs: 15,
 		Progress: func(done, all int, model string) {
 			task.At(float64(done), float64(all), fmt.Sprintf("%s, %d of %d", model, done+1, all))
 		},
@@ -172,18 +173,4 @@ func (o *options) show(s summary) error {
 		t.Row("GPU", "BUNDLE", "SERVER", "MEASUREMENTS", "ERROR, MEDIAN", "ERROR, 90%")
 		t.Row(s.GPUType, cmp.Or(s.Bundle, "kept by conch"), s.Server, s.Measurements, fmt.Sprintf("%.0f%%", 100*s.Median), fmt.Sprintf("%.0f%%", 100*s.P90))
 	})
-}
-
-// machineClock is this machine's time.
-type machineClock struct{}
-
-func (machineClock) Now() time.Time { return time.Now() }
-
-func (machineClock) Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -7,6 +7,8 @@ package estimate
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -83,11 +85,21 @@ func (o *options) run(args []string) error {
 	if o.math != "fp32" && o.math != "tf32" {
 		return fmt.Errorf("%w: --math is fp32 or tf32, not %q", factory.ErrUsage, o.math)
 	}
+	path := o.all
+	if path == "" {
+		path = args[0]
+	}
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("%w: %w", factory.ErrUsage, err)
+	}
 	if o.all != "" {
 		return o.sweep()
 	}
-	m, err := estimating.Find(args[0])
+	m, err := estimating.Find(path)
 	if err != nil {
+		if models, _ := fs.Glob(os.DirFS(path), "*/config.pbtxt"); len(models) > 0 { // the pattern is a good one
+			return fmt.Errorf("%w: %s is a model repository; give one of its models, or --all %s", factory.ErrUsage, path, path)
+		}
 		return err
 	}
 	m.Strict = true

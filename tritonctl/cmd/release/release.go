@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -35,7 +36,8 @@ restarts too, until conch.yaml is read again (SIGHUP) or release --undo. Clients
 notice nothing; afterwards they may go to the servers themselves.
 
 Released twice is released once. A server that is down is released when it is
-back, or by another release.`,
+back, or by another release. It asks for confirmation, and shows what would change; --yes
+confirms beforehand.`,
 		Example: `tritonctl release --dry-run`,
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return o.run(c.Context()) },
@@ -52,6 +54,9 @@ func (o *Options) run(ctx context.Context) error {
 		return err
 	}
 	if !o.dryRun && !o.undo {
+		if err := o.confirmed(ctx, conch); err != nil {
+			return err
+		}
 		o.Begin("giving the servers back; requests go on meanwhile")
 	}
 	r, err := conch.Release(ctx, api.ReleaseRequest{DryRun: o.dryRun, Undo: o.undo, Author: o.Author, Reason: o.reason})
@@ -71,6 +76,20 @@ func (o *Options) run(ctx context.Context) error {
 		return fmt.Errorf("%d of %d models were not given back; order it again once the reason is gone", failed, len(r.Changes))
 	}
 	return nil
+}
+
+// confirmed shows the person what would change on the servers, and has it confirmed.
+func (o *Options) confirmed(ctx context.Context, conch *client.Client) error {
+	if o.InTerminal && !o.Yes {
+		would, err := conch.Release(ctx, api.ReleaseRequest{DryRun: true, Author: o.Author, Reason: o.reason})
+		if err != nil {
+			return err
+		}
+		if err := output.Print(o.Err, "table", would, func(t *output.Table) { o.draw(t, would) }); err != nil {
+			return err
+		}
+	}
+	return o.Confirm("giving the servers back")
 }
 
 func (o *Options) draw(t *output.Table, r api.ReleaseResult) {

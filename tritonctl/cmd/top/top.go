@@ -22,7 +22,7 @@ import (
 const mostEvents = 20
 
 // topics are what the screens show.
-var topics = [...]api.Topic{api.TopicConch, api.TopicModels, api.TopicGPUs, api.TopicRequests, api.TopicWaiting, api.TopicEvents}
+var topics = [...]api.Topic{api.TopicConch, api.TopicModels, api.TopicGPUs, api.TopicRequests, api.TopicMinutes, api.TopicWaiting, api.TopicEvents}
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
@@ -70,7 +70,7 @@ With --once the state is printed once, as tables or with -o json for programs.`,
 
 // stateOf is what the screens show of the stream of state.
 func stateOf(s client.State) *top.State {
-	out := &top.State{Time: s.Time, Models: s.Models, GPUs: s.GPUs, Requests: s.Requests, Waiting: s.Waiting, Events: s.Events}
+	out := &top.State{Time: s.Time, Models: s.Models, GPUs: s.GPUs, Requests: s.Requests, Minutes: s.Minutes, Waiting: s.Waiting, Events: s.Events}
 	if s.Conch != nil {
 		out.Version, out.Health = s.Conch.Version, s.Conch.Health
 	}

@@ -59,7 +59,11 @@ func (o *Options) run(ctx context.Context) error {
 	return o.Print(v, func(t *output.Table) {
 		t.Row("tritonctl", v.Client.Version, v.Client.Commit, v.Client.Go)
 		if v.Server != nil {
-			t.Row("conch", v.Server.Version, v.Server.Commit, v.Server.Go, "mode "+v.Server.Mode, "driver "+v.Server.Driver)
+			driver := "driver " + v.Server.Driver
+			if v.Server.Replica != "" {
+				driver += ", replica " + v.Server.Replica
+			}
+			t.Row("conch", v.Server.Version, v.Server.Commit, v.Server.Go, "mode "+v.Server.Mode, driver)
 		}
 	})
 }

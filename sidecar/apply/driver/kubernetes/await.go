@@ -9,17 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 )
 
 const (
-	// lookEvery is how often a Pod that starts is looked at, in the cache; its events are asked for each askEvery.
+	// lookEvery is how often a Pod that starts is looked at, in the cache; events of all that start are asked for each askEvery.
 	lookEvery = 50 * time.Millisecond
 	askEvery  = 3 * time.Second
 	// unplaced is how long the scheduler may find no place: an earlier Pod may be about to give one back.
@@ -84,19 +86,41 @@ func waiting(p *core.Pod, since time.Duration) (text string, final bool) {
 	return fmt.Sprintf("pod %s is on its way (%s)", p.Name, p.Status.Phase), false
 }
 
-// complaint is the latest warning about a Pod.
-func (d *Driver) complaint(ctx context.Context, p *core.Pod) (text string, final bool) {
-	list, err := d.b.Client.CoreV1().Events(d.b.Namespace).List(ctx, meta.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(p.UID)).String()})
-	if err != nil {
-		return "", false // the wait goes on without
-	}
-	var latest *core.Event
-	for i, e := range list.Items {
-		if e.Type == core.EventTypeWarning && e.InvolvedObject.UID == p.UID && e.Reason != "FailedScheduling" && (latest == nil || latest.LastTimestamp.Before(&e.LastTimestamp)) {
-			latest = &list.Items[i]
+// complaints are the latest warnings about Pods. One request asks for all of them: a plan for thousands of partitions has thousands of Pods wait at once.
+type complaints struct {
+	mu     sync.Mutex
+	asked  time.Time
+	latest map[types.UID]core.Event
+}
+
+// of is the latest warning about a Pod, at most askEvery old.
+func (c *complaints) of(ctx context.Context, o Options, pod types.UID) (core.Event, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.asked) >= askEvery {
+		c.asked = time.Now()
+		ctx, cancel := context.WithTimeout(ctx, askEvery) // others wait for the answer, too
+		defer cancel()
+		warnings := fields.AndSelectors(fields.OneTermEqualSelector("involvedObject.kind", "Pod"), fields.OneTermEqualSelector("type", core.EventTypeWarning))
+		list, err := o.Client.CoreV1().Events(o.Namespace).List(ctx, meta.ListOptions{FieldSelector: warnings.String()})
+		if err == nil { // else those waits go on with what was known
+			c.latest = make(map[types.UID]core.Event, len(list.Items))
+			for _, e := range list.Items {
+				before, known := c.latest[e.InvolvedObject.UID]
+				if e.Type == core.EventTypeWarning && e.Source.Component != "conch" && e.Reason != "FailedScheduling" && (!known || before.LastTimestamp.Before(&e.LastTimestamp)) {
+					c.latest[e.InvolvedObject.UID] = e
+				}
+			}
 		}
 	}
-	if latest == nil {
+	e, known := c.latest[pod]
+	return e, known
+}
+
+// complaint is the latest warning about a Pod.
+func (d *Driver) complaint(ctx context.Context, p *core.Pod) (text string, final bool) {
+	latest, known := d.complaints.of(ctx, d.b.Options, p.UID)
+	if !known {
 		return "", false
 	}
 	text = fmt.Sprintf("pod %s: %s: %s", p.Name, latest.Reason, latest.Message)

@@ -40,7 +40,7 @@ const syncPatience = 30 * time.Second
 // watch begins to keep a cache, and returns once it is complete. Seen and gone are called with Pods, one at a time; the watches end with life.
 func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core.Pod)) (*cache, error) {
 	c := &cache{}
-	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelRelease+"="+o.Release, "")
+	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, LabelRelease+"="+o.Release, "")
 	nodes := informer(o.Client, o.Client.CoreV1().Nodes(), &core.Node{}, "", "")
 	all := map[string]toolscache.SharedIndexInformer{"Pods": pods, "Nodes": nodes}
 	c.pods, c.nodes = corelisters.NewPodLister(pods.GetIndexer()).Pods(o.Namespace), corelisters.NewNodeLister(nodes.GetIndexer())

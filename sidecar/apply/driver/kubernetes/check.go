@@ -26,7 +26,7 @@ type may struct {
 	namespaced bool
 }
 
-func needs(dra, owned bool) (all []may) {
+func needs(dra bool) (all []may) {
 	add := func(group, resource string, namespaced bool, verbs ...string) {
 		for _, v := range verbs {
 			all = append(all, may{v, group, resource, namespaced})
@@ -35,11 +35,8 @@ func needs(dra, owned bool) (all []may) {
 	add("", "nodes", false, "list", "watch")
 	add("", "pods", true, "list", "watch", "create", "delete")
 	add("", "pods/status", true, "patch")
-	add("", "events", true, "list")
+	add("", "events", true, "list", "create")
 	add("policy", "poddisruptionbudgets", true, "create", "patch")
-	if owned {
-		add("", "configmaps", true, "get")
-	}
 	if dra {
 		add("resource.k8s.io", "resourceslices", false, "list", "watch")
 		add("resource.k8s.io", "resourceclaims", false, "list", "watch")
@@ -62,15 +59,23 @@ func (o Options) check(ctx context.Context) (dra bool, err error) {
 	if dra = err == nil; err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("whether the cluster has resource.k8s.io/v1: %w", err)
 	}
-	return dra, o.permitted(ctx, needs(dra, o.Owner != ""))
+	return dra, o.permitted(ctx, needs(dra))
 }
 
-// toLead is what Lead needs.
+// toLead is what Lead needs, and what the leader's state does (package configmaps).
 func toLead() (all []may) {
 	for _, verb := range []string{"get", "create", "update"} {
 		all = append(all, may{verb, "coordination.k8s.io", "leases", true})
 	}
+	for _, verb := range []string{"get", "list", "create", "update", "delete"} {
+		all = append(all, may{verb, "", "configmaps", true})
+	}
 	return all
+}
+
+// toFollow is what a conch that waits for the lease needs to learn of it without asking again and again.
+func toFollow() []may {
+	return []may{{"list", "coordination.k8s.io", "leases", true}, {"watch", "coordination.k8s.io", "leases", true}}
 }
 
 // permitted asks the API server whether conch may do what it has to. The error lists what it may not.

@@ -35,10 +35,10 @@ func TestConnect(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "config")
 	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
 clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], contexts: [{name: c, context: {cluster: a, user: u, namespace: serving}}]}`, server.URL), 0o600))
-	c, err := kubernetes.Connect(kubeconfig, "")
+	c, err := kubernetes.Connect("driver.kubernetes.kubeconfig", kubeconfig, "")
 	require.NoError(t, err)
 	require.Equal(t, "serving", c.Namespace)
-	other, err := kubernetes.Connect(kubeconfig, "other")
+	other, err := kubernetes.Connect("driver.kubernetes.kubeconfig", kubeconfig, "other")
 	require.NoError(t, err)
 	require.Equal(t, "other", other.Namespace)
 
@@ -50,6 +50,7 @@ clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], cont
 	_, _ = c.Client.CoordinationV1().Leases(c.Namespace).Get(t.Context(), "conch-leader", meta.GetOptions{})
 	_, _ = c.Client.CoreV1().Pods(c.Namespace).List(t.Context(), meta.ListOptions{})
 	_, _ = c.Client.PolicyV1().PodDisruptionBudgets(c.Namespace).Get(t.Context(), "conch-servers", meta.GetOptions{})
+	_, _ = c.Client.DiscoveryV1().EndpointSlices(c.Namespace).List(t.Context(), meta.ListOptions{})
 	_, _ = c.Client.ResourceV1().ResourceClaims("").List(t.Context(), meta.ListOptions{})
 	require.Equal(t, []string{
 		"GET /version conch",
@@ -57,9 +58,10 @@ clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], cont
 		"GET /apis/coordination.k8s.io/v1/namespaces/serving/leases/conch-leader conch",
 		"GET /api/v1/namespaces/serving/pods conch",
 		"GET /apis/policy/v1/namespaces/serving/poddisruptionbudgets/conch-servers conch",
+		"GET /apis/discovery.k8s.io/v1/namespaces/serving/endpointslices conch",
 		"GET /apis/resource.k8s.io/v1/resourceclaims conch",
 	}, asked)
 
-	_, err = kubernetes.Connect(filepath.Join(t.TempDir(), "absent"), "")
+	_, err = kubernetes.Connect("driver.kubernetes.kubeconfig", filepath.Join(t.TempDir(), "absent"), "")
 	require.ErrorContains(t, err, "driver.kubernetes.kubeconfig: ")
 }

@@ -46,8 +46,10 @@ type Driver struct {
 	// guarded is what the PodDisruptionBudget in the cluster asks for; -1: not known.
 	guarded int
 
-	keeping sync.WaitGroup
-	stop    context.CancelFunc
+	complaints complaints
+	reports    chan report
+	keeping    sync.WaitGroup
+	stop       context.CancelFunc
 }
 
 // New makes the driver, once the cluster is found fit for it and its objects are known.
@@ -63,14 +65,10 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	}
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]string{}, claiming: map[string]int{}, guarded: -1,
+		condemned: map[types.UID]string{}, claiming: map[string]int{}, guarded: -1, reports: make(chan report, maxReports),
 	}
-	if o.Owner != "" {
-		owner, err := o.Client.CoreV1().ConfigMaps(o.Namespace).Get(ctx, o.Owner, meta.GetOptions{})
-		if err != nil {
-			return refused(fmt.Errorf("driver.kubernetes.owner: %w", err))
-		}
-		d.b.owner = &meta.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}
+	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {
+		return refused(err)
 	}
 	life, stop := context.WithCancel(context.Background())
 	d.stop = stop
@@ -87,6 +85,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 		o.Logger.Warn("a device is left out", "reason", remark)
 	}
 	d.keeping.Go(func() { d.keep(life) })
+	d.keeping.Go(func() { d.write(life) })
 	return d, nil
 }
 
@@ -118,9 +117,6 @@ func noGPUs(o Options, nodes []*policy.Node, dra bool, remarks []string) error {
 	}
 	return errors.New(text + ". Install NVIDIA's DRA driver or device plugin, or name another with driver.kubernetes.gpus")
 }
-
-// Kind is "kubernetes".
-func (d *Driver) Kind() string { return "kubernetes" }
 
 // Repository is empty: every partition gets a directory of its own.
 func (d *Driver) Repository(string) string { return "" }

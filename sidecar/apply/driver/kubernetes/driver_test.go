@@ -6,6 +6,7 @@ package kubernetes_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -301,6 +302,69 @@ func TestStartsThatFail(t *testing.T) {
 	_, err = d.Start(ended, part(t, d, "q", 100))
 	require.ErrorContains(t, err, "pod conch-q-1 did not start: not wanted any more")
 	eventually(t, "it leaves no Pod", func() bool { return len(c.names()) == 0 })
+}
+
+// A DRA driver without MPS is found out by the first Pods: its own complaint, and what to set. One request reads what is said of all Pods that wait.
+func TestADRADriverWithoutMPS(t *testing.T) {
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	c.mu.Lock()
+	c.silent = true
+	c.mu.Unlock()
+	d := open(t, options(c))
+	const many = 10
+	failed := make(chan error, many)
+	for i := range many {
+		spec := part(t, d, fmt.Sprintf("p%d", i), 10)
+		go func() {
+			_, err := d.Start(t.Context(), spec)
+			failed <- err
+		}()
+	}
+	eventually(t, "the Pods are there", func() bool { return len(c.names()) == many })
+	for _, name := range c.names() {
+		p := c.pod(name)
+		_, err := c.CoreV1().Events(namespace).Create(t.Context(), &core.Event{
+			ObjectMeta: meta.ObjectMeta{Name: "of-" + name, Namespace: namespace}, InvolvedObject: core.ObjectReference{Kind: "Pod", Name: p.Name, UID: p.UID},
+			Type: core.EventTypeWarning, Reason: "FailedPrepareDynamicResources", Message: "strategy MPS: feature gate MPSSupport is off",
+		}, meta.CreateOptions{})
+		require.NoError(t, err)
+	}
+	for range many {
+		err := <-failed
+		require.ErrorContains(t, err, ": FailedPrepareDynamicResources: strategy MPS: feature gate MPSSupport is off. Shares of a GPU need the feature gate MPSSupport of NVIDIA's DRA driver; without it say driver.kubernetes.gpus.sharing: none")
+	}
+	eventually(t, "they leave no Pod", func() bool { return len(c.names()) == 0 })
+	asked := 0
+	for _, a := range c.Actions() {
+		if a.Matches("list", "events") {
+			asked++
+		}
+	}
+	require.Less(t, asked, many, "questions about events")
+}
+
+// What conch's event log says of a partition is an event of its latest Pod.
+func TestEventsAreOfThePod(t *testing.T) {
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	d := open(t, options(c))
+	s, err := d.Start(t.Context(), part(t, d, "node-1.gpu-0/a", 100))
+	require.NoError(t, err)
+	at := time.Unix(1000, 0)
+	d.Report("another", "partition_up", "of no Pod", false, at)
+	d.Report("node-1.gpu-0/a", "place_ejected", "model m fails there", true, at)
+	var all []core.Event
+	eventually(t, "the event is written", func() bool {
+		list, err := c.CoreV1().Events(namespace).List(t.Context(), meta.ListOptions{})
+		all = list.Items
+		return err == nil && len(all) > 0
+	})
+	require.Len(t, all, 1)
+	e := all[0]
+	require.Equal(t, c.names()[0], e.InvolvedObject.Name)
+	require.Equal(t, c.pod(c.names()[0]).UID, e.InvolvedObject.UID)
+	require.Equal(t, []string{"PlaceEjected", "model m fails there", "Warning"}, []string{e.Reason, e.Message, e.Type})
+	require.True(t, e.LastTimestamp.Time.Equal(at))
+	require.NoError(t, s.Stop(t.Context()))
 }
 
 // What the cluster's set-up cannot do is refused before anything is started.

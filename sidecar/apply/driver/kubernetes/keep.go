@@ -132,7 +132,7 @@ func (d *Driver) releaseClaims(ctx context.Context) {
 			}
 		}
 	}
-	claims, err := d.cache.claims.ResourceClaims(d.b.Namespace).List(labels.SelectorFromSet(labels.Set{labelRelease: d.b.Release}))
+	claims, err := d.cache.claims.ResourceClaims(d.b.Namespace).List(labels.SelectorFromSet(labels.Set{LabelRelease: d.b.Release}))
 	if err != nil {
 		panic(err) // it is a map
 	}
@@ -166,8 +166,8 @@ func (d *Driver) guard(ctx context.Context) {
 	least := intstr.FromInt32(int32(want)) //nolint:gosec // it counts Pods
 	text, err := json.Marshal(&policyv1.PodDisruptionBudget{
 		TypeMeta:   meta.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
-		ObjectMeta: meta.ObjectMeta{Name: d.b.Release + "-servers", Namespace: d.b.Namespace, OwnerReferences: d.b.owners(), Labels: map[string]string{labelManaged: managed, labelRelease: d.b.Release}},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &meta.LabelSelector{MatchLabels: map[string]string{labelRelease: d.b.Release, labelManaged: managed}}},
+		ObjectMeta: meta.ObjectMeta{Name: d.b.Release + "-servers", Namespace: d.b.Namespace, OwnerReferences: d.b.owners(), Labels: map[string]string{LabelManaged: Managed, LabelRelease: d.b.Release}},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &meta.LabelSelector{MatchLabels: map[string]string{LabelRelease: d.b.Release, LabelManaged: Managed}}},
 	})
 	if err == nil {
 		_, err = d.b.Client.PolicyV1().PodDisruptionBudgets(d.b.Namespace).Patch(ctx, d.b.Release+"-servers", types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})

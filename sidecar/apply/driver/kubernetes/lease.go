@@ -4,7 +4,9 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,18 +14,28 @@ import (
 	"sync/atomic"
 	"time"
 
+	coordination "k8s.io/api/coordination/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Times of the lease. A leader that has not renewed it for renewDeadline writes nothing any more, a second before another may lead. These were measured to
-// be short enough for 4.3 s without a leader after a kill, and long enough to pass over a slow API server.
-const (
-	leaseDuration = 4 * time.Second
-	renewDeadline = 3 * time.Second
-	retryPeriod   = 500 * time.Millisecond
-)
+// DefaultLease is how long a lease lasts unless LeaseOptions says otherwise.
+const DefaultLease = 5 * time.Second
+
+// ShortestLease is the shortest that is safe. client-go compares renewals by the second: those of a shorter one, which come twice in some seconds, look like one to who
+// waits, and would have it lead before the owner stops.
+const ShortestLease = 4 * time.Second
+
+// times of a lease, of how long it lasts. A leader that has not renewed it for deadline writes nothing any more, before another may lead. A leader renews it each
+// renew: only that is a request at rest. Each look, in memory, it is asked whether that is due, and whether another's lease is free.
+type times struct{ duration, deadline, renew, look time.Duration }
+
+func timesOf(duration time.Duration) times {
+	d := max(cmp.Or(duration, DefaultLease).Truncate(time.Second), ShortestLease) // a Lease counts seconds
+	return times{duration: d, deadline: d * 8 / 10, renew: d * 3 / 10, look: min(d/10, 500*time.Millisecond)}
+}
 
 // ErrNotLeading: this conch does not hold the release's lease at the moment, and changes nothing of the cluster.
 var ErrNotLeading = errors.New("another conch may lead this release: the lease is not held, so that nothing of the cluster is changed")
@@ -34,6 +46,10 @@ type LeaseOptions struct {
 	Release string
 	// Identity is this conch's alone, over restarts.
 	Identity string
+	// Duration is how long the lease lasts, in whole seconds, ShortestLease at least; 0: DefaultLease.
+	Duration time.Duration
+	// Leads is called with the identity of whoever leads, this conch or another, each time that it is another one than before. It must not wait, and may be nil.
+	Leads func(identity string)
 	// Lost is called once another conch leads. It must not wait.
 	Lost   func(leader string)
 	Logger *slog.Logger
@@ -42,6 +58,7 @@ type LeaseOptions struct {
 // Lease is the right to change the servers of a release.
 type Lease struct {
 	o LeaseOptions
+	times
 	// began is the clock of renewed, which is when the last renewal that succeeded was asked for.
 	began   time.Time
 	renewed atomic.Int64
@@ -49,6 +66,13 @@ type Lease struct {
 	first   sync.Once
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
+
+	watching sync.Mutex
+	others   *coordination.Lease // as the watch saw it last, at heard; nil: it is to be asked for
+	heard    time.Time
+
+	reporting sync.Mutex // held while Leads is called
+	reported  string
 }
 
 // Lead waits until this conch leads its release. Afterwards it keeps the lease: where the API server does not answer, the lease is lost and taken again,
@@ -57,14 +81,20 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 	if err := o.permitted(ctx, toLead()); err != nil {
 		return nil, fmt.Errorf("driver kubernetes: %w", err)
 	}
+	follows := o.permitted(ctx, toFollow()) == nil
+	if !follows {
+		o.Logger.Warn("conch may not list and watch leases: while another conch leads, the API server is asked for the lease again and again. docs/kubernetes.md has the role")
+	}
 	life, stop := context.WithCancel(context.Background())
-	l := &Lease{o: o, began: time.Now(), led: make(chan struct{}), stop: stop}
+	l := &Lease{o: o, times: timesOf(o.Duration), began: time.Now(), led: make(chan struct{}), stop: stop}
 	l.renewed.Store(-int64(time.Hour))
 	lock := renewing{&resourcelock.LeaseLock{
-		LeaseMeta: meta.ObjectMeta{Name: o.Release + "-leader", Namespace: o.Namespace}, Client: o.Client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
+		LeaseMeta: meta.ObjectMeta{Name: l.name(), Namespace: o.Namespace}, Client: o.Client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 	}, l}
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true, Name: o.Release,
+	var elector *leaderelection.LeaderElector
+	var err error
+	elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: l.duration, RenewDeadline: l.deadline, RetryPeriod: l.look, ReleaseOnCancel: true, Name: o.Release,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { l.first.Do(func() { close(l.led) }) },
 			OnStoppedLeading: func() {
@@ -73,6 +103,7 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 				}
 			},
 			OnNewLeader: func(leader string) {
+				l.report(elector)
 				select {
 				case <-l.led:
 					if leader != "" && leader != o.Identity {
@@ -80,7 +111,7 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 					}
 				default:
 					if leader != "" && leader != o.Identity {
-						o.Logger.Info("another conch leads this release; this one waits until it ends", "leader", leader)
+						o.Logger.Info("another conch leads this release, until it ends", "leader", ParseReplica(leader).Name)
 					}
 				}
 			},
@@ -89,6 +120,12 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("driver kubernetes: lease: %w", err)
+	}
+	if follows {
+		if err := l.follow(life); err != nil {
+			stop()
+			return nil, fmt.Errorf("driver kubernetes: lease: %w", err)
+		}
 	}
 	l.ended.Go(func() {
 		for life.Err() == nil {
@@ -104,13 +141,75 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 	}
 }
 
+// report says who leads now, where that is another than was said last. The elector's calls come in goroutines of their own, in any order.
+func (l *Lease) report(elector *leaderelection.LeaderElector) {
+	l.reporting.Lock()
+	defer l.reporting.Unlock()
+	leader := elector.GetLeader()
+	if leader != "" && leader != l.reported && l.o.Leads != nil {
+		l.reported = leader
+		l.o.Leads(leader)
+	}
+}
+
 // Held is nil while no other conch can lead.
 func (l *Lease) Held() error {
-	if time.Since(l.began)-time.Duration(l.renewed.Load()) > renewDeadline {
+	if l.age() > l.deadline {
 		return ErrNotLeading
 	}
 	return nil
 }
+
+// age is how long ago this conch renewed the lease.
+func (l *Lease) age() time.Duration { return time.Since(l.began) - time.Duration(l.renewed.Load()) }
+
+// follow watches the lease until this conch leads, so that nobody need ask for it again and again.
+func (l *Lease) follow(life context.Context) error {
+	name := l.name()
+	leases := informer(l.o.Client, l.o.Client.CoordinationV1().Leases(l.o.Namespace), &coordination.Lease{}, "", "metadata.name="+name)
+	see := func(object any) {
+		if seen, is := object.(*coordination.Lease); is && seen.Name == name {
+			l.watching.Lock()
+			defer l.watching.Unlock()
+			l.others, l.heard = seen, time.Now()
+		}
+	}
+	_, err := leases.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, now any) { see(now) }, DeleteFunc: func(any) { l.forget() },
+	})
+	if err != nil {
+		return err
+	}
+	within, end := context.WithCancel(life)
+	l.ended.Go(func() {
+		defer end()
+		select {
+		case <-life.Done():
+		case <-l.led:
+		}
+	})
+	l.ended.Go(func() { leases.RunWithContext(within) })
+	return nil
+}
+
+func (l *Lease) forget() {
+	l.watching.Lock()
+	defer l.watching.Unlock()
+	l.others = nil
+}
+
+// seen is the lease of another conch that has renewed it lately. Any other is asked for: one that is free, or whose holder or watch may be gone.
+func (l *Lease) seen() (*resourcelock.LeaderElectionRecord, bool) {
+	l.watching.Lock()
+	defer l.watching.Unlock()
+	if l.others == nil || time.Since(l.heard) > 2*l.renew {
+		return nil, false
+	}
+	record := resourcelock.LeaseSpecToLeaderElectionRecord(&l.others.Spec)
+	return record, record.HolderIdentity != "" && record.HolderIdentity != l.o.Identity
+}
+
+func (l *Lease) name() string { return l.o.Release + "-leader" }
 
 // Release gives the lease back, so that the next conch need not wait for its end.
 func (l *Lease) Release() {
@@ -119,10 +218,20 @@ func (l *Lease) Release() {
 	l.renewed.Store(-int64(time.Hour))
 }
 
-// renewing notes when the lease was renewed: when that was asked for, since the answer may be late.
+// renewing notes when the lease was renewed: when that was asked for, since the answer may be late. It asks the API server only where there is need to.
 type renewing struct {
 	resourcelock.Interface
 	l *Lease
+}
+
+// Get implements resourcelock.Interface.
+func (r renewing) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, lately := r.l.seen()
+	if !lately {
+		return r.Interface.Get(ctx)
+	}
+	raw, err := json.Marshal(record)
+	return record, raw, err
 }
 
 // Create implements resourcelock.Interface.
@@ -132,6 +241,9 @@ func (r renewing) Create(ctx context.Context, record resourcelock.LeaderElection
 
 // Update implements resourcelock.Interface.
 func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == r.l.o.Identity && r.l.age() < r.l.renew-r.l.look/2 {
+		return nil // it has just been renewed
+	}
 	return r.noting(record, func() error { return r.Interface.Update(ctx, record) })
 }
 
@@ -140,6 +252,7 @@ func (r renewing) noting(record resourcelock.LeaderElectionRecord, write func() 
 	err := write()
 	if err == nil && record.HolderIdentity == r.l.o.Identity {
 		r.l.renewed.Store(int64(asked))
+		r.l.forget()
 	}
 	return err
 }

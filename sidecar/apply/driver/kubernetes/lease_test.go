@@ -4,13 +4,18 @@
 package kubernetes_test
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	coordination "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -19,63 +24,160 @@ import (
 
 // One conch at a time leads a release. The next one leads as soon as the first gives the lease back.
 func TestOneConchLeads(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	lost := make(chan string, 4)
-	lead := func(identity string) *kubernetes.Lease {
-		l, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
-			Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: identity, Logger: slog.New(slog.DiscardHandler),
-			Lost: func(leader string) { lost <- leader },
-		})
-		require.NoError(t, err)
-		return l
-	}
-	first := lead("first")
-	require.NoError(t, first.Held())
-	second := make(chan *kubernetes.Lease)
-	go func() { second <- lead("second") }()
-	select {
-	case <-second:
-		t.Fatal("two lead")
-	case <-time.After(time.Second):
-	}
-	first.Release()
-	require.ErrorIs(t, first.Held(), kubernetes.ErrNotLeading)
-	next := <-second
-	require.NoError(t, next.Held())
-	next.Release()
-	require.Empty(t, lost, "a lease that is given back is not lost")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		lost := make(chan string, 4)
+		var mu sync.Mutex
+		known := map[string][]string{}
+		lead := func(identity string) *kubernetes.Lease {
+			l, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+				Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: identity, Logger: slog.New(slog.DiscardHandler),
+				Lost: func(leader string) { lost <- leader },
+				Leads: func(leader string) {
+					mu.Lock()
+					defer mu.Unlock()
+					known[identity] = append(known[identity], leader)
+				},
+			})
+			require.NoError(t, err)
+			return l
+		}
+		first := lead("first")
+		require.NoError(t, first.Held())
+		second := make(chan *kubernetes.Lease)
+		go func() { second <- lead("second") }()
+		select {
+		case <-second:
+			t.Fatal("two lead")
+		case <-time.After(time.Minute):
+		}
+		first.Release()
+		require.ErrorIs(t, first.Held(), kubernetes.ErrNotLeading)
+		next := <-second
+		require.NoError(t, next.Held())
+		synctest.Wait()
+		next.Release()
+		require.Empty(t, lost, "a lease that is given back is not lost")
+		require.Equal(t, []string{"first", "second"}, known["second"], "who waits knows who leads")
+	})
 }
 
 // While the API server does not answer, nothing may be changed, before another could lead. Afterwards the same conch leads on.
 func TestALeaseThatCannotBeRenewed(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	var down atomic.Bool
-	c.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return down.Load(), nil, errors.New("the API server does not answer")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var down atomic.Bool
+		c.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return down.Load(), nil, errors.New("the API server does not answer")
+		})
+		l, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+			Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "a", Logger: slog.New(slog.DiscardHandler),
+			Lost: func(leader string) { t.Error("lost to " + leader) },
+		})
+		require.NoError(t, err)
+		down.Store(true)
+		begin := time.Now()
+		eventually(t, "the right to change anything ends", func() bool { return l.Held() != nil })
+		require.Less(t, time.Since(begin), kubernetes.DefaultLease, "before the lease does")
+		down.Store(false)
+		eventually(t, "it leads again", func() bool { return l.Held() == nil })
+		l.Release()
 	})
-	l, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
-		Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "a", Logger: slog.New(slog.DiscardHandler),
-		Lost: func(leader string) { t.Error("lost to " + leader) },
-	})
-	require.NoError(t, err)
-	down.Store(true)
-	begin := time.Now()
-	eventually(t, "the right to change anything ends", func() bool { return l.Held() != nil })
-	require.Less(t, time.Since(begin), 4*time.Second, "before the lease does")
-	down.Store(false)
-	eventually(t, "it leads again", func() bool { return l.Held() == nil })
-	l.Release()
 }
 
 // A conch that may not touch leases says so, and does not wait for ever.
 func TestALeaseThatIsForbidden(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	c.denied["update leases"] = true
-	_, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
-		Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "a", Logger: slog.New(slog.DiscardHandler),
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.denied["update leases"] = true
+		_, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+			Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "a", Logger: slog.New(slog.DiscardHandler),
+		})
+		require.ErrorContains(t, err, "conch may not: update leases.coordination.k8s.io in namespace serving. docs/kubernetes.md has the role")
 	})
-	require.ErrorContains(t, err, "conch may not: update leases.coordination.k8s.io in namespace serving. docs/kubernetes.md has the role")
+}
+
+// TestRequestsAtRest: a release that is left alone costs the API server the owner's renewals, however many replicas wait, and nothing else.
+func TestRequestsAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, node("node-1"), slice("node-1"))
+		lead := func(ctx context.Context, identity string) (*kubernetes.Lease, error) {
+			return kubernetes.Lead(ctx, kubernetes.LeaseOptions{
+				Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: identity, Logger: slog.New(slog.DiscardHandler),
+			})
+		}
+		owner, err := lead(t.Context(), "owner")
+		require.NoError(t, err)
+		o := options(c)
+		o.Fence = owner.Held
+		open(t, o)
+		waiting, stop := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		for _, identity := range []string{"second", "third"} {
+			others.Go(func() {
+				_, err := lead(waiting, identity)
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		time.Sleep(time.Minute)
+		c.ClearActions()
+		const rest = 2 * time.Minute
+		time.Sleep(rest)
+		asked := map[string]int{}
+		for _, a := range c.Actions() {
+			asked[a.GetVerb()+" "+a.GetResource().Resource]++
+		}
+		renewals := asked["update leases"]
+		delete(asked, "update leases")
+		require.Empty(t, asked)
+		require.LessOrEqual(t, renewals, int(rest.Seconds()), "once a second at most")
+		require.NoError(t, owner.Held())
+		stop()
+		others.Wait()
+		owner.Release()
+	})
+}
+
+// TestALeaseIsTakenSoon: from an owner that ends within a second or so, from one that is gone once the lease is over, with and without the right to watch it.
+func TestALeaseIsTakenSoon(t *testing.T) {
+	for name, denied := range map[string]bool{"watched": false, "asked for": true} {
+		for _, duration := range []time.Duration{time.Second, kubernetes.ShortestLease, kubernetes.DefaultLease, 15 * time.Second} {
+			t.Run(name+" "+duration.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := newCluster(t)
+					c.denied["watch leases"] = denied
+					var gone atomic.Bool // the first one's requests do not arrive
+					c.PrependReactor("update", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+						holder := a.(clienttesting.UpdateAction).GetObject().(*coordination.Lease).Spec.HolderIdentity
+						return gone.Load() && (holder == nil || *holder != "second" && *holder != "third"), nil, errors.New("cut off")
+					})
+					lead := func(identity string) *kubernetes.Lease {
+						l, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+							Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: identity, Duration: duration,
+							Logger: slog.New(slog.DiscardHandler), Lost: func(string) {},
+						})
+						assert.NoError(t, err)
+						return l
+					}
+					first, next := lead("first"), make(chan *kubernetes.Lease, 1)
+					go func() { next <- lead("second") }()
+					time.Sleep(20 * time.Second)
+					begin := time.Now()
+					gone.Store(true)
+					second := <-next
+					require.ErrorIs(t, first.Held(), kubernetes.ErrNotLeading, "never two")
+					require.LessOrEqual(t, time.Since(begin), max(duration, kubernetes.ShortestLease)+2*time.Second)
+					first.Release()
+					gone.Store(false)
+					go func() { next <- lead("third") }()
+					time.Sleep(20 * time.Second)
+					begin = time.Now()
+					second.Release()
+					third := <-next
+					require.LessOrEqual(t, time.Since(begin), 1500*time.Millisecond)
+					third.Release()
+				})
+			})
+		}
+	}
 }

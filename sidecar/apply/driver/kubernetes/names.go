@@ -14,10 +14,11 @@ import (
 
 // Labels and annotations of what conch makes.
 const (
-	domain          = "conch.io/"
-	labelManaged    = "app.kubernetes.io/managed-by"
-	managed         = "conch"
-	labelRelease    = domain + "release"
+	domain = "conch.io/"
+	// LabelManaged is Managed on all of conch's, and LabelRelease the name of the release.
+	LabelManaged    = "app.kubernetes.io/managed-by"
+	Managed         = "conch"
+	LabelRelease    = domain + "release"
 	labelPartition  = domain + "partition"
 	labelGeneration = domain + "generation"
 	labelDigest     = domain + "digest"

@@ -115,7 +115,7 @@ func (w world) latest(driver string) (all []*resource.ResourceSlice) {
 func (o Options) taken(claims []*resource.ResourceClaim) map[string]string {
 	all := map[string]string{}
 	for _, c := range claims {
-		release := c.Labels[labelRelease]
+		release := c.Labels[LabelRelease]
 		if release == o.Release && c.Namespace == o.Namespace || c.Status.Allocation == nil {
 			continue
 		}

@@ -53,7 +53,7 @@ func sliceOf(generation int64, devices ...resource.Device) *resource.ResourceSli
 func claimed(name, release string, admin *bool) *resource.ResourceClaim {
 	c := &resource.ResourceClaim{ObjectMeta: meta.ObjectMeta{Name: name, Namespace: "elsewhere"}}
 	if release != "" {
-		c.Labels = map[string]string{labelRelease: release}
+		c.Labels = map[string]string{LabelRelease: release}
 	}
 	c.Status.Allocation = &resource.AllocationResult{Devices: resource.DeviceAllocationResult{Results: []resource.DeviceRequestAllocationResult{{Driver: "gpu.nvidia.com", Pool: "n1", Device: "gpu-0", AdminAccess: admin}}}}
 	return c

@@ -158,7 +158,7 @@ func (b build) pod(s driver.Spec, generation int) (*core.Pod, error) {
 	p := &core.Pod{ObjectMeta: meta.ObjectMeta{
 		Name: b.podName(s.Partition.GetId(), generation), Namespace: b.Namespace,
 		Labels: map[string]string{
-			"app.kubernetes.io/name": "tritonserver", labelManaged: managed, labelRelease: b.Release, labelPartition: dnsName(s.Partition.GetId(), 63),
+			"app.kubernetes.io/name": "tritonserver", LabelManaged: Managed, LabelRelease: b.Release, labelPartition: dnsName(s.Partition.GetId(), 63),
 			labelGeneration: strconv.Itoa(generation), labelDigest: s.Hash, labelGPU: dnsName(s.GPU.GetId(), 63),
 		},
 		Annotations: map[string]string{
@@ -265,7 +265,7 @@ func (b build) claim(g *policy.GPU) *resourcev1.ResourceClaim {
 		TypeMeta: meta.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
 		ObjectMeta: meta.ObjectMeta{
 			Name: b.claimName(g.GetId()), Namespace: b.Namespace, OwnerReferences: b.owners(),
-			Labels: map[string]string{labelManaged: managed, labelRelease: b.Release, labelGPU: dnsName(g.GetId(), 63)},
+			Labels: map[string]string{LabelManaged: Managed, LabelRelease: b.Release, labelGPU: dnsName(g.GetId(), 63)},
 		},
 		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{
 			Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{

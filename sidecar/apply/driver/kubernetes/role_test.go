@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The role in the documentation allows what conch asks for at its start, with the lease, and nothing else.
-func TestTheRoleOfThePage(t *testing.T) {
+// The role in the documentation, and that of the chart, allow what conch asks for at its start, with the lease, and nothing else.
+func TestTheRoleIsWhatConchAsksFor(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/kubernetes.md")
 	require.NoError(t, err)
 	_, text, found := strings.Cut(string(page), "\n## The role\n\n")
@@ -27,24 +27,31 @@ func TestTheRoleOfThePage(t *testing.T) {
 		}
 		role.WriteString(strings.TrimPrefix(line, "    "))
 	}
-	var has []may
-	for document := range strings.SplitSeq(role.String(), "---\n") {
-		var r rbac.Role // a ClusterRole has the same rules
-		require.NoError(t, yaml.UnmarshalStrict([]byte(document), &r))
-		for _, rule := range r.Rules {
-			for _, resource := range rule.Resources {
-				for _, verb := range rule.Verbs {
-					has = append(has, may{verb, rule.APIGroups[0], resource, r.Kind == "Role"})
-				}
-			}
-		}
-	}
-	wants := append(needs(true, true), toLead()...)
+	chart, err := os.ReadFile("../../../../e2e/deploy/testdata/chart-cluster.golden.yaml")
+	require.NoError(t, err)
 	sorted := func(all []may) []may {
 		slices.SortFunc(all, func(a, b may) int {
 			return strings.Compare(a.group+"/"+a.resource+" "+a.verb, b.group+"/"+b.resource+" "+b.verb)
 		})
 		return all
 	}
-	require.Equal(t, sorted(wants), sorted(has))
+	for _, text := range []string{role.String(), string(chart)} {
+		var has []may
+		for document := range strings.SplitSeq(text, "---\n") {
+			var r rbac.Role // a ClusterRole has the same rules
+			require.NoError(t, yaml.Unmarshal([]byte(document), &r))
+			if r.Kind != "Role" && r.Kind != "ClusterRole" {
+				continue
+			}
+			require.NoError(t, yaml.UnmarshalStrict([]byte(document), &r))
+			for _, rule := range r.Rules {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						has = append(has, may{verb, rule.APIGroups[0], resource, r.Kind == "Role"})
+					}
+				}
+			}
+		}
+		require.Equal(t, sorted(slices.Concat(needs(true), toLead(), toFollow())), sorted(has))
+	}
 }

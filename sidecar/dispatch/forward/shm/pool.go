@@ -6,6 +6,7 @@ package shm
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -139,6 +140,23 @@ func (p *Pool) make(size int64) (*slab, error) {
 		return nil, fmt.Errorf("register %d bytes of shared memory: %w", size, err)
 	}
 	return s, nil
+}
+
+// Check reports why a server does not share memory with this process: it is on another host, has a /dev/shm of its own, may not open what this user has
+// made, or does not take regions of clients at all. It registers a region, of which no server can guess the name, and unregisters it.
+func Check(ctx context.Context, server Registrar) error {
+	const size = 4 << 10
+	name := batch.LentPrefix + strings.ToLower(rand.Text())
+	s, err := newSlab(name, size)
+	if err != nil {
+		return err
+	}
+	if err = server.Register(ctx, name, "/"+name, size); err == nil {
+		err = server.Unregister(ctx, name)
+	}
+	err = errors.Join(err, unlink(name))
+	s.condemn(nil)
+	return err
 }
 
 // letGo condemns a slab, and unregisters it with the server once nothing of it is lent. Triton unmaps a region at once when it is unregistered, and

@@ -82,6 +82,10 @@ type Count struct {
 	Executions uint64
 	// Rows of successful requests.
 	Rows uint64
+	// Walked counts the successful requests of an ensemble whose steps Conch executed, by their rows: no partition counts them. LastWalk is when the
+	// last one ended.
+	Walked   map[int]uint64
+	LastWalk time.Time
 	// Asked are the requests to partitions that those count as successes: the other successes are requests of ensembles.
 	Asked uint64
 }
@@ -113,8 +117,6 @@ type Options struct {
 	Repository Repository // nil: models cannot be loaded by clients
 	// Regions is called when servers have mapped or unmapped system shared memory; it may be nil.
 	Regions Regions
-	// Server is the answer about the server while no partition is up.
-	Server *tritonpb.ServerMetadataResponse
 	// Timeout bounds a call to a partition; zero means two seconds.
 	Timeout time.Duration
 }
@@ -140,9 +142,6 @@ func New(o Options) *Aggregate {
 	}
 	if o.Regions == nil {
 		o.Regions = nobody{}
-	}
-	if o.Server == nil {
-		o.Server = &tritonpb.ServerMetadataResponse{Name: "triton"}
 	}
 	return &Aggregate{o: o, memory: memory{orders: map[key]proto.Message{}}}
 }
@@ -287,7 +286,7 @@ func (a *Aggregate) ServerMetadata(ctx context.Context, r *tritonpb.ServerMetada
 			return answer, nil
 		}
 	}
-	return proto.CloneOf(a.o.Server), nil
+	return &tritonpb.ServerMetadataResponse{Name: "triton"}, nil
 }
 
 // ModelMetadata is that of a partition that has the model, or derived from the configuration.

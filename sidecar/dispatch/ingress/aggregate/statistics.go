@@ -6,6 +6,7 @@ package aggregate
 import (
 	"cmp"
 	"context"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -285,6 +286,7 @@ func applyCounts(list []*tritonpb.ModelStatistics, counts Counts, called map[str
 			s.InferenceStats = &tritonpb.InferStatistics{}
 		}
 		of := s.InferenceStats
+		addWalks(s, &c)
 		input := perRequest(c, s, of.GetComputeInput(), (*tritonpb.InferBatchStatistics).GetComputeInput)
 		infer := perRequest(c, s, of.GetComputeInfer(), (*tritonpb.InferBatchStatistics).GetComputeInfer)
 		output := perRequest(c, s, of.GetComputeOutput(), (*tritonpb.InferBatchStatistics).GetComputeOutput)
@@ -305,6 +307,26 @@ func applyCounts(list []*tritonpb.ModelStatistics, counts Counts, called map[str
 		of.Queue = queue
 		of.ComputeInput, of.ComputeInfer, of.ComputeOutput = input, infer, output
 	}
+}
+
+// addWalks adds the requests of an ensemble whose steps Conch executed, as Triton counts those that it executes: each is one execution of its rows. What
+// is not waiting is charged as inference.
+func addWalks(s *tritonpb.ModelStatistics, c *Count) {
+	if len(c.Walked) == 0 {
+		return
+	}
+	each := uint64(max(0, c.SuccessTime-c.QueueTime)) / max(1, c.Success)
+	for _, rows := range slices.Sorted(maps.Keys(c.Walked)) {
+		n := c.Walked[rows]
+		s.InferenceCount += n * uint64(rows)
+		s.ExecutionCount += n
+		batch := &tritonpb.ModelStatistics{BatchStats: []*tritonpb.InferBatchStatistics{{
+			BatchSize: uint64(rows), ComputeInput: &tritonpb.StatisticDuration{Count: n}, ComputeInfer: &tritonpb.StatisticDuration{Count: n, Ns: n * each}, ComputeOutput: &tritonpb.StatisticDuration{Count: n},
+		}}}
+		addStatistics(s, batch)
+	}
+	slices.SortFunc(s.BatchStats, func(x, y *tritonpb.InferBatchStatistics) int { return cmp.Compare(x.GetBatchSize(), y.GetBatchSize()) })
+	s.LastInference = max(s.LastInference, uint64(max(0, c.LastWalk.UnixMilli())))
 }
 
 // perRequest charges every request with the average of its batch's size, or of all where no such batch is known.

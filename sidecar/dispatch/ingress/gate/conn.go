@@ -226,6 +226,21 @@ func (c *Conn) TryWrite(pieces [][]byte) (int, error) {
 	return n, err
 }
 
+// AwaitWrite implements wire.GatherWriter. Something must be taken within about Stall.
+func (c *Conn) AwaitWrite(pieces [][]byte) (int, error) {
+	if err := c.extend(time.Now()); err != nil {
+		return 0, err
+	}
+	n, err := c.socket.AwaitWrite(pieces)
+	if n > answerSize {
+		c.moved.Store(time.Now().UnixNano())
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.gate.stall(c) // the reader would go on reading from it
+	}
+	return n, err
+}
+
 // extend renews the write deadline for what is written from now on. Setting a
 // deadline costs more than checking whether the last one is recent enough.
 func (c *Conn) extend(now time.Time) error {

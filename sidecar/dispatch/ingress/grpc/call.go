@@ -14,6 +14,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // begin admits a call, or refuses it, before anything of it is read.
@@ -190,8 +191,13 @@ func (f *front) modelInfer(_ any, stream grpc.ServerStream) error {
 		f.refused(stream.Context(), "", err)
 		return unreadable(err)
 	}
-	answer, err := f.inferer.Infer(stream.Context(), request)
-	if err != nil {
+	var answer *batch.Response
+	answered := make(chan struct{})
+	f.inferer.Begin(stream.Context(), nil, request, func(_ *wire.Turn, a *batch.Response, failure error) {
+		answer, err = a, failure
+		close(answered)
+	})
+	if <-answered; err != nil {
 		return err
 	}
 	defer answer.Free()

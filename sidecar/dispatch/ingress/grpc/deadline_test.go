@@ -14,15 +14,15 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // slowPath answers only when the context of the call has ended.
 type slowPath struct{ path }
 
-func (p *slowPath) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
-	defer r.Free()
-	<-ctx.Done()
-	return nil, status.FromContextError(ctx.Err()).Err()
+func (p *slowPath) Begin(ctx context.Context, _ *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error)) {
+	r.Free()
+	context.AfterFunc(ctx, func() { then(nil, nil, status.FromContextError(ctx.Err()).Err()) })
 }
 
 // TestDeadlinesAreAnswered: a call whose deadline passes is answered with Triton's text, before the transport resets it. The client's own timer

@@ -6,7 +6,9 @@ package grpc
 import (
 	"context"
 	"log/slog"
-	"sync"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/mem"
 
@@ -20,7 +22,6 @@ import (
 type unaryInfer struct {
 	inferer Inferer
 	refused func(ctx context.Context, model string, cause error)
-	calls   *workers
 	log     *slog.Logger
 }
 
@@ -53,7 +54,9 @@ func (u *unaryInfer) Serve(c *wire.Call, message mem.BufferSlice) {
 		u.end(c, r)
 		return
 	}
-	u.calls.begin(call{u, c, r, request})
+	k := &call{u: u, c: c, r: r}
+	defer k.rescue(c.Turn())
+	u.inferer.Begin(c.Context(), c.Turn(), request, k.answer)
 }
 
 // read reads the request of a call.
@@ -78,74 +81,47 @@ func (u *unaryInfer) end(c *wire.Call, r *gate.Request) {
 
 // call is a call of ModelInfer whose request is whole.
 type call struct {
-	u       *unaryInfer
-	c       *wire.Call
-	r       *gate.Request
-	request *batch.Request
+	u *unaryInfer
+	c *wire.Call
+	r *gate.Request
+
+	answered atomic.Bool
 }
 
-// serve answers the call.
-func (k call) serve() {
+// rescue answers the call with an error if there is a panic, which would end the process on a goroutine that reads. Call it deferred.
+func (k *call) rescue(t *wire.Turn) {
+	if fault := recover(); fault != nil {
+		err := panicked(k.u.log, k.c.Method(), fault)
+		if !k.answered.Swap(true) {
+			k.c.Fail(t, err)
+			k.u.end(k.c, k.r)
+		}
+	}
+}
+
+// answer answers the call.
+func (k *call) answer(t *wire.Turn, answer *batch.Response, err error) {
+	if k.answered.Swap(true) { // with an error: what began it has panicked since
+		if answer != nil {
+			answer.Free()
+		}
+		return
+	}
 	defer k.u.end(k.c, k.r)
 	defer func() {
 		if fault := recover(); fault != nil {
-			k.c.Fail(nil, panicked(k.u.log, k.c.Method(), fault))
+			k.c.Fail(t, panicked(k.u.log, k.c.Method(), fault))
 		}
 	}()
-	answer, err := k.u.inferer.Infer(k.c.Context(), k.request)
 	if err = atDeadline(k.c.Context(), err); err != nil {
 		if answer != nil {
 			answer.Free()
 		}
-		k.c.Fail(nil, err)
+		k.c.Fail(t, err)
 		return
 	}
-	k.c.Reply(nil, k.r.Sent(answer.Marshal()))
+	k.c.Reply(t, k.r.Sent(answer.Marshal()))
 	answer.Free()
-}
-
-// workers serve calls: on a goroutine that has just served another one, if there is one.
-type workers struct {
-	next    chan call
-	running sync.WaitGroup
-	once    sync.Once
-	ended   chan struct{}
-	idle    chan struct{} // holds one for each goroutine that waits for a call
-}
-
-func newWorkers() *workers {
-	return &workers{next: make(chan call), ended: make(chan struct{}), idle: make(chan struct{}, streamWorkers)}
-}
-
-func (w *workers) begin(k call) {
-	select {
-	case w.next <- k:
-	default:
-		w.running.Go(func() { w.work(k) })
-	}
-}
-
-func (w *workers) work(k call) {
-	for {
-		k.serve()
-		select {
-		case w.idle <- struct{}{}:
-		default:
-			return // enough of them wait
-		}
-		select {
-		case k = <-w.next:
-			<-w.idle
-		case <-w.ended:
-			return
-		}
-	}
-}
-
-// close ends the goroutines. No call is begun any more.
-func (w *workers) close() {
-	w.once.Do(func() { close(w.ended) })
-	w.running.Wait()
 }
 
 // newWire makes the server of ModelInfer.
@@ -153,7 +129,10 @@ func newWire(o Options, u *unaryInfer) *wire.Server {
 	return wire.New(wire.Options{
 		Method: tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, Handler: u,
 		Credentials: gate.Credentials(o.Credentials), MaxMessage: o.MaxMessage, Window: window, MaxStreams: maxStreams, MaxHeaderList: maxHeaderList,
-		Handshake: handshake, PingInterval: pingInterval,
+		Handshake: handshake, PingInterval: pingInterval, Grace: o.Grace,
+		MaxAge: func() time.Duration { // spread as in grpc-go, so that not all clients come again at once
+			return time.Duration(float64(o.MaxAge) * (.9 + .2*rand.Float64()))
+		},
 		Ahead: reserved, Exceeded: errExceeded, Pool: o.Pool, Logger: o.Logger,
 	})
 }

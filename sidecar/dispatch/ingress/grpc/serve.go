@@ -15,9 +15,8 @@ import (
 
 // Server is the gRPC front. Make one with New. ModelInfer is served by package wire, and everything else, on the same connections, by grpc-go.
 type Server struct {
-	grpc  *grpc.Server
-	wire  *wire.Server // nil: grpc-go serves everything
-	calls *workers
+	grpc *grpc.Server
+	wire *wire.Server // nil: grpc-go serves everything
 
 	inner   sync.Once
 	running sync.WaitGroup // grpc-go behind wire
@@ -43,7 +42,7 @@ func (s *Server) GracefulStop() {
 		s.wire.GracefulStop()
 	}
 	s.grpc.GracefulStop()
-	s.end()
+	s.running.Wait()
 }
 
 // Stop ends all calls, and waits for their handlers.
@@ -52,10 +51,5 @@ func (s *Server) Stop() {
 		s.wire.Stop()
 	}
 	s.grpc.Stop()
-	s.end()
-}
-
-func (s *Server) end() {
 	s.running.Wait()
-	s.calls.close()
 }

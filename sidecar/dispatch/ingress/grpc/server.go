@@ -25,42 +25,23 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // Inferer is the request path.
 type Inferer interface {
-	// Infer answers one request and takes over one reference to it.
-	Infer(ctx context.Context, r *batch.Request) (*batch.Response, error)
+	// Begin answers one request, takes over one reference to it, and does not wait. Then is called once with the answer, which it frees, by any goroutine,
+	// this one included, and must not block. What is sent meanwhile belongs to the turn of the goroutine.
+	Begin(ctx context.Context, t *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error))
 	// InferStream serves one ModelStreamInfer call.
 	InferStream(downstream grpc.ServerStream) error
 	// Stream passes a call of any other method through.
 	Stream(method string, downstream grpc.ServerStream) error
 }
 
-// Aggregator answers for all partitions as if they were one server. The method set
-// is Triton's service without inference. So there is one place for what a single
-// partition does not have: the index, statistics, and shared-memory registration,
-// which every partition must receive.
-type Aggregator interface {
-	ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error)
-	ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error)
-	ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error)
-	ServerMetadata(context.Context, *tritonpb.ServerMetadataRequest) (*tritonpb.ServerMetadataResponse, error)
-	ModelMetadata(context.Context, *tritonpb.ModelMetadataRequest) (*tritonpb.ModelMetadataResponse, error)
-	ModelConfig(context.Context, *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error)
-	ModelStatistics(context.Context, *tritonpb.ModelStatisticsRequest) (*tritonpb.ModelStatisticsResponse, error)
-	RepositoryIndex(context.Context, *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error)
-	RepositoryModelLoad(context.Context, *tritonpb.RepositoryModelLoadRequest) (*tritonpb.RepositoryModelLoadResponse, error)
-	RepositoryModelUnload(context.Context, *tritonpb.RepositoryModelUnloadRequest) (*tritonpb.RepositoryModelUnloadResponse, error)
-	SystemSharedMemoryStatus(context.Context, *tritonpb.SystemSharedMemoryStatusRequest) (*tritonpb.SystemSharedMemoryStatusResponse, error)
-	SystemSharedMemoryRegister(context.Context, *tritonpb.SystemSharedMemoryRegisterRequest) (*tritonpb.SystemSharedMemoryRegisterResponse, error)
-	SystemSharedMemoryUnregister(context.Context, *tritonpb.SystemSharedMemoryUnregisterRequest) (*tritonpb.SystemSharedMemoryUnregisterResponse, error)
-	CudaSharedMemoryStatus(context.Context, *tritonpb.CudaSharedMemoryStatusRequest) (*tritonpb.CudaSharedMemoryStatusResponse, error)
-	CudaSharedMemoryRegister(context.Context, *tritonpb.CudaSharedMemoryRegisterRequest) (*tritonpb.CudaSharedMemoryRegisterResponse, error)
-	CudaSharedMemoryUnregister(context.Context, *tritonpb.CudaSharedMemoryUnregisterRequest) (*tritonpb.CudaSharedMemoryUnregisterResponse, error)
-	TraceSetting(context.Context, *tritonpb.TraceSettingRequest) (*tritonpb.TraceSettingResponse, error)
-	LogSettings(context.Context, *tritonpb.LogSettingsRequest) (*tritonpb.LogSettingsResponse, error)
-}
+// Aggregator answers for all partitions as if they were one server: Triton's service without inference, for which it is not asked. So there is one
+// place for what a single partition does not have: the index, statistics, and shared-memory registration, which every partition must receive.
+type Aggregator = tritonpb.GRPCInferenceServiceServer
 
 // Options of New.
 type Options struct {
@@ -71,6 +52,9 @@ type Options struct {
 	Credentials credentials.TransportCredentials
 	// MaxMessage is the largest message that is received; 0: there is no limit but gRPC's.
 	MaxMessage int
+	// MaxAge is how old a client's connection may become, give or take a tenth, before the client is asked to make another one; 0: there is no limit.
+	// Calls that are under way on it then have Grace to end; 0: as long as they take.
+	MaxAge, Grace time.Duration
 	// GRPC has grpc-go serve ModelInfer, too.
 	GRPC bool
 	// Refused is called for inference requests that the Inferer never receives, with the answer's error: calls of ModelInfer and ModelStreamInfer
@@ -133,13 +117,15 @@ func New(o Options) *Server {
 	if o.Refused == nil {
 		o.Refused = func(context.Context, string, error) {}
 	}
-	served := &Server{calls: newWorkers()}
+	served := &Server{}
 	own := gate.Credentials(o.Credentials)
 	if !o.GRPC {
-		served.wire = newWire(o, &unaryInfer{inferer: o.Inferer, refused: o.Refused, calls: served.calls, log: o.Logger})
+		served.wire = newWire(o, &unaryInfer{inferer: o.Inferer, refused: o.Refused, log: o.Logger})
 		own = inner{own}
+		o.MaxAge = 0 // wire sees to that
 	}
 	s := grpc.NewServer([]grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.Grace}),
 		grpc.ForceServerCodecV2(batch.Codec{}),
 		grpc.MaxRecvMsgSize(o.MaxMessage),
 		grpc.MaxSendMsgSize(math.MaxInt32),
@@ -194,24 +180,12 @@ func (inner) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, erro
 func (i inner) Clone() credentials.TransportCredentials { return inner{i.TransportCredentials.Clone()} }
 
 // front is the generated service: its control-plane methods are the
-// Aggregator's.
+// Aggregator's. ModelInfer and ModelStreamInfer are never called: the descriptor
+// names others in their place.
 type front struct {
 	Aggregator
-	tritonpb.UnsafeGRPCInferenceServiceServer
 	inferer Inferer
 	refused func(ctx context.Context, model string, cause error)
-}
-
-var _ tritonpb.GRPCInferenceServiceServer = (*front)(nil)
-
-// ModelInfer is never called: the descriptor names modelInfer in its place.
-func (*front) ModelInfer(context.Context, *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
-	return nil, status.Error(codes.Internal, "ModelInfer was called with a decoded message")
-}
-
-// ModelStreamInfer is never called, like ModelInfer.
-func (*front) ModelStreamInfer(grpc.BidiStreamingServer[tritonpb.ModelInferRequest, tritonpb.ModelStreamInferResponse]) error {
-	return status.Error(codes.Internal, "ModelStreamInfer was called with decoded messages")
 }
 
 // unreadable is the answer to bytes that are no request. They are not passed on: a

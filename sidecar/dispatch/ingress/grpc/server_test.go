@@ -21,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,16 +30,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type path struct {
 	methods chan string
 	fail    error
+	fault   any // that it panics with
 }
 
-func (p *path) Infer(_ context.Context, r *batch.Request) (*batch.Response, error) {
+func (p *path) Begin(_ context.Context, t *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error)) {
 	defer r.Free()
-	if p.fail != nil {
-		return nil, p.fail
+	if p.fault != nil {
+		panic(p.fault)
 	}
-	return &batch.Response{Model: r.Model, ID: r.ID, Outputs: []batch.Tensor{{
+	if p.fail != nil {
+		then(t, nil, p.fail)
+		return
+	}
+	then(t, &batch.Response{Model: r.Model, ID: r.ID, Outputs: []batch.Tensor{{
 		Name: "OUT", Datatype: "UINT8", Shape: []int64{3}, Data: mem.BufferSlice{mem.SliceBuffer("abc")},
-	}}}, nil
+	}}}, nil)
 }
 
 func (p *path) InferStream(s grpc.ServerStream) error { p.methods <- "stream"; return nil }
@@ -89,6 +95,17 @@ func TestModelInfer(t *testing.T) {
 	_, err := client.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{ModelName: "m"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	require.Equal(t, "Triton's words", status.Convert(err).Message())
+}
+
+// TestAPanicEndsOneCall: the request path panics on the goroutine that reads the connection, which goes on.
+func TestAPanicEndsOneCall(t *testing.T) {
+	p := &path{fault: "a fault"}
+	client := tritonpb.NewGRPCInferenceServiceClient(serve(t, p, &control{}))
+	_, err := client.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{ModelName: "m"})
+	require.Equal(t, codes.Internal, status.Code(err))
+	p.fault = nil
+	_, err = client.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{ModelName: "m"})
+	require.NoError(t, err)
 }
 
 func TestBytesThatAreNoRequestGoNoFurther(t *testing.T) {

@@ -4,10 +4,12 @@
 package http
 
 import (
+	"context"
 	nethttp "net/http"
 	"strings"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -66,54 +68,37 @@ func (h *Handler) modelReady(w nethttp.ResponseWriter, r *nethttp.Request, rt ro
 	}
 }
 
-func (h *Handler) serverMetadata(w nethttp.ResponseWriter, r *nethttp.Request, _ route) {
-	if !allow(w, r, nethttp.MethodGet, jsonType) {
-		return
+// query is the handler of a route that shows the Aggregator's answer to a question about what the route names.
+func query[Q, A proto.Message](ask func(Aggregator, context.Context, Q) (A, error), about func(route) Q) func(*Handler, nethttp.ResponseWriter, *nethttp.Request, route) {
+	return func(h *Handler, w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
+		if !allow(w, r, nethttp.MethodGet, jsonType) {
+			return
+		}
+		answer, err := ask(h.o.Aggregator, r.Context(), about(rt))
+		if err != nil {
+			failStatus(w, jsonType, err)
+			return
+		}
+		reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer))
 	}
-	answer, err := h.o.Aggregator.ServerMetadata(r.Context(), &tritonpb.ServerMetadataRequest{})
-	if err != nil {
-		failStatus(w, jsonType, err)
-		return
-	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer))
 }
 
-func (h *Handler) modelMetadata(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
-	if !allow(w, r, nethttp.MethodGet, jsonType) {
-		return
-	}
-	answer, err := h.o.Aggregator.ModelMetadata(r.Context(), &tritonpb.ModelMetadataRequest{Name: rt.model, Version: rt.version})
-	if err != nil {
-		failStatus(w, jsonType, err)
-		return
-	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer))
-}
-
-func (h *Handler) modelConfig(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
-	if !allow(w, r, nethttp.MethodGet, jsonType) {
-		return
-	}
-	answer, err := h.o.Aggregator.ModelConfig(r.Context(), &tritonpb.ModelConfigRequest{Name: rt.model, Version: rt.version})
-	if err != nil {
-		failStatus(w, jsonType, err)
-		return
-	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer.GetConfig()))
-}
-
-// statistics is of one model, of one version of it, or of all.
-func (h *Handler) statistics(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
-	if !allow(w, r, nethttp.MethodGet, jsonType) {
-		return
-	}
-	answer, err := h.o.Aggregator.ModelStatistics(r.Context(), &tritonpb.ModelStatisticsRequest{Name: rt.model, Version: rt.version})
-	if err != nil {
-		failStatus(w, jsonType, err)
-		return
-	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer))
-}
+var (
+	serverMetadata = query(Aggregator.ServerMetadata, func(route) *tritonpb.ServerMetadataRequest { return &tritonpb.ServerMetadataRequest{} })
+	modelMetadata  = query(Aggregator.ModelMetadata, func(rt route) *tritonpb.ModelMetadataRequest {
+		return &tritonpb.ModelMetadataRequest{Name: rt.model, Version: rt.version}
+	})
+	modelConfig = query(func(a Aggregator, ctx context.Context, q *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfig, error) {
+		answer, err := a.ModelConfig(ctx, q)
+		return answer.GetConfig(), err
+	}, func(rt route) *tritonpb.ModelConfigRequest {
+		return &tritonpb.ModelConfigRequest{Name: rt.model, Version: rt.version}
+	})
+	// statistics is of one model, of one version of it, or of all.
+	statistics = query(Aggregator.ModelStatistics, func(rt route) *tritonpb.ModelStatisticsRequest {
+		return &tritonpb.ModelStatisticsRequest{Name: rt.model, Version: rt.version}
+	})
+)
 
 func (h *Handler) repositoryIndex(w nethttp.ResponseWriter, r *nethttp.Request, _ route) {
 	if !allow(w, r, nethttp.MethodPost, jsonType) {

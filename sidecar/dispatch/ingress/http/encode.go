@@ -24,7 +24,7 @@ import (
 
 // writeResponse renders an answer: JSON, followed by the binary outputs in order if there are any.
 func (h *Handler) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request, in *inference, response *batch.Response) {
-	head, binary, err := in.render(response)
+	head, binary, err := in.parts(response)
 	if err != nil {
 		failStatus(w, plainType, err)
 		return
@@ -34,7 +34,7 @@ func (h *Handler) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request, in
 		size += b.Len()
 	}
 	header := w.Header()
-	if len(binary) > 0 {
+	if len(binary) > 0 || response.HTTP != nil && response.HTTP.HeaderLength >= 0 {
 		header["Content-Type"] = []string{binaryType}
 		header[inferenceHeader] = []string{strconv.Itoa(len(head))}
 	} else {
@@ -80,6 +80,19 @@ func newCompressors() map[string]*sync.Pool {
 		"gzip":    {New: func() any { return gzip.NewWriter(nil) }},
 		"deflate": {New: func() any { return zlib.NewWriter(nil) }},
 	}
+}
+
+// parts returns the JSON of an answer and the buffers that follow it, which belong to the response: as the server's HTTP port has given them, or rendered.
+func (in *inference) parts(response *batch.Response) (head []byte, binary mem.BufferSlice, err error) {
+	h := response.HTTP
+	if h == nil {
+		return in.render(response)
+	}
+	body := h.Body.ReadOnlyData()
+	if h.HeaderLength < 0 || h.HeaderLength == len(body) {
+		return body, nil, nil
+	}
+	return body[:h.HeaderLength], mem.BufferSlice{mem.SliceBuffer(body[h.HeaderLength:])}, nil
 }
 
 // render returns the JSON of an answer and the buffers that follow it, which belong to the response.

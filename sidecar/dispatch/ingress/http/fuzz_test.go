@@ -24,6 +24,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // post gives one request to a front without a network.
@@ -45,7 +46,12 @@ type accepted struct {
 	binary   bool // the front does not compare the size of binary tensors with their shapes: the server does
 }
 
-func (a *accepted) Infer(_ context.Context, r *batch.Request) (*batch.Response, error) {
+// Begin implements front.Inferer.
+func (a *accepted) Begin(ctx context.Context, t *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error)) {
+	inferFunc(a.infer).Begin(ctx, t, r, then)
+}
+
+func (a *accepted) infer(_ context.Context, r *batch.Request) (*batch.Response, error) {
 	a.requests++
 	a.inputs, a.data = r.Inputs, nil
 	for _, in := range r.Inputs {

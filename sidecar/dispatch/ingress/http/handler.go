@@ -22,15 +22,17 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // DefaultMaxBodyBytes is the largest request body, after decompression too: what Triton's own HTTP endpoint takes.
 const DefaultMaxBodyBytes = 64 << 20
 
-// Inferer answers inference requests; the dispatcher is one. Errors are gRPC status errors with Triton's text. The
-// caller frees the response; the Inferer takes its own reference to any part of the request that it keeps.
+// Inferer answers inference requests; the dispatcher is one.
 type Inferer interface {
-	Infer(context.Context, *batch.Request) (*batch.Response, error)
+	// Begin answers one request, takes over one reference to it, and does not wait. Then is called once with the answer, which it frees, by any goroutine,
+	// this one included, and must not block. Errors are gRPC status errors with Triton's text. There is no turn.
+	Begin(ctx context.Context, t *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error))
 }
 
 // Catalog has the models that are served. It is called for every inference request, so it must be a look-up and not a
@@ -62,19 +64,8 @@ type Endpoints interface {
 	HTTPEndpoints() []string
 }
 
-// Aggregator answers about all partitions as one server would; its methods are those of Triton's gRPC service.
-type Aggregator interface {
-	ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error)
-	ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error)
-	ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error)
-	ServerMetadata(context.Context, *tritonpb.ServerMetadataRequest) (*tritonpb.ServerMetadataResponse, error)
-	ModelMetadata(context.Context, *tritonpb.ModelMetadataRequest) (*tritonpb.ModelMetadataResponse, error)
-	ModelConfig(context.Context, *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error)
-	ModelStatistics(context.Context, *tritonpb.ModelStatisticsRequest) (*tritonpb.ModelStatisticsResponse, error)
-	RepositoryIndex(context.Context, *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error)
-	RepositoryModelLoad(context.Context, *tritonpb.RepositoryModelLoadRequest) (*tritonpb.RepositoryModelLoadResponse, error)
-	RepositoryModelUnload(context.Context, *tritonpb.RepositoryModelUnloadRequest) (*tritonpb.RepositoryModelUnloadResponse, error)
-}
+// Aggregator answers about all partitions as one server would, by the methods of Triton's gRPC service.
+type Aggregator = tritonpb.GRPCInferenceServiceServer
 
 // Options are what a Handler needs.
 type Options struct {
@@ -161,7 +152,12 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		failStatus(w, plainType, err) // the body is not read
 		return
 	}
-	defer admitted.End()
+	later := false
+	defer func() {
+		if !later {
+			admitted.End()
+		}
+	}()
 	if r.ContentLength == 0 {
 		endReading(w)
 	}
@@ -174,6 +170,10 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		h.unknown(w, r, path)
 		return
 	}
+	if rt.handle == nil {
+		later = h.infer(w, r, rt, admitted.End)
+		return
+	}
 	rt.handle(h, w, r, rt)
 }
 
@@ -184,51 +184,47 @@ func (h *Handler) refused(r *nethttp.Request, rt route, cause error) {
 	}
 }
 
-// infer is the request path of HTTP.
-func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
+// infer is the request path of HTTP. Later says that the answer comes later, and that end is called before it is all sent.
+func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route, end func()) (later bool) {
 	if !allow(w, r, nethttp.MethodPost, plainType) {
-		return
+		return false
 	}
 	config, err := h.o.Catalog.Model(rt.model, rt.version)
 	if err != nil {
 		h.refused(r, rt, err)
 		failStatus(w, plainType, err)
-		return
+		return false
 	}
 	if config.GetModelTransactionPolicy().GetDecoupled() {
 		h.refused(r, rt, nil)
 		fail(w, nethttp.StatusNotImplemented, plainType,
 			"HTTP end point doesn't support models with decoupled transaction policy")
-		return
+		return false
 	}
 	body, ok := h.inferenceBody(w, r, rt)
 	if !ok {
-		return
+		return false
 	}
-	in := inference{config: config, model: rt.model, version: rt.version, maxDepth: h.o.MaxDepth}
+	in := &inference{config: config, model: rt.model, version: rt.version, maxDepth: h.o.MaxDepth}
 	headerLength, err := inferenceHeaderLength(r.Header, body.Len())
 	if err == nil {
 		err = in.decode(body, headerLength)
 	}
-	body.Free()
-	defer in.request.Free()
+	if err == nil && body.Len() <= batch.MostHTTP {
+		in.request.HTTP = &batch.HTTP{Body: body, HeaderLength: headerLength}
+		if len(r.Header[inferenceHeader]) == 0 {
+			in.request.HTTP.HeaderLength = -1
+		}
+	} else {
+		body.Free() // the tensors have references of their own
+	}
 	if err != nil {
+		in.request.Free()
 		h.refused(r, rt, err)
 		failDecode(w, err)
-		return
+		return false
 	}
-
-	response, err := h.o.Inferer.Infer(spans.FromHTTP(r.Context(), r.Header), &in.request)
-	if err != nil {
-		failInfer(w, err)
-		return
-	}
-	defer response.Free()
-	if err := response.Err(); err != nil { // unless a server's own HTTP front would lose it
-		failInfer(w, err)
-		return
-	}
-	h.writeResponse(w, r, &in, response)
+	return h.begin(w, r, in, end)
 }
 
 const (

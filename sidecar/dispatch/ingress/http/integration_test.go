@@ -24,7 +24,6 @@ import (
 	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
-	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
@@ -131,20 +130,13 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 	a := aggregate.New(aggregate.Options{Partitions: d, Models: d, Counts: d})
 	h := front.New(front.Options{Inferer: d, Catalog: a, Picker: d, Endpoints: a, Aggregator: a})
 	t.Cleanup(h.Close)
-	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
+	address = listen(t, h, true)
 	m, err := metrics.New(metrics.Options{Partitions: d, Own: prometheus.NewRegistry()})
 	require.NoError(t, err)
-	return strings.TrimPrefix(server.URL, "http://"), d, m
+	return address, d, m
 }
 
 var _ front.Inferer = dispatcher{}
-
-// Infer keeps the front's reference to a request, as the daemon does: a caller may be answered before its execution has ended.
-func (d dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
-	r.Ref()
-	return d.Dispatcher.Infer(ctx, r)
-}
 
 // TestThroughDispatcher: forty callers over HTTP share batches in two partitions, each gets its own numbers, and the
 // statistics count forty requests.

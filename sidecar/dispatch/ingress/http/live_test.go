@@ -7,7 +7,6 @@ import (
 	"context"
 	"flag"
 	"math/rand/v2"
-	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -22,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 var (
@@ -73,7 +73,12 @@ func (l live) Repository() []aggregate.Entry {
 	return all
 }
 
-func (l live) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
+// Begin implements front.Inferer.
+func (l live) Begin(ctx context.Context, t *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error)) {
+	inferFunc(l.infer).Begin(ctx, t, r, then)
+}
+
+func (l live) infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
 	wire := r.Marshal()
 	defer wire.Free()
 	request := &tritonpb.ModelInferRequest{}
@@ -103,9 +108,7 @@ func TestAgainstTriton(t *testing.T) {
 	a := aggregate.New(aggregate.Options{Partitions: l, Models: l})
 	h := front.New(front.Options{Inferer: l, Catalog: a, Picker: l, Endpoints: a, Aggregator: a})
 	defer h.Close()
-	server := httptest.NewServer(h)
-	defer server.Close()
-	address := strings.TrimPrefix(server.URL, "http://")
+	address := listen(t, h, true)
 	requests := loadRequests(t)
 	for _, path := range []string{"/v2/models/simple/stats", "/v2/models/stats", "/v2/logging", "/v2/trace/setting", "/v2/models/simple/trace/setting",
 		"/v2/models/nope/trace/setting", "/v2/systemsharedmemory/status", "/v2/systemsharedmemory/region/x/status", "/v2/cudasharedmemory/status"} {

@@ -16,7 +16,6 @@ import (
 	"io"
 	"net"
 	nethttp "net/http"
-	"net/http/httptest"
 	"os"
 	"sort"
 	"strings"
@@ -30,6 +29,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,13 +77,10 @@ func loadRequests(t *testing.T) []request {
 	return file.Cases
 }
 
-// send writes a request byte for byte, which net/http's client would normalise.
-func send(t *testing.T, address string, r request) answer {
-	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	require.NoError(t, err)
-	defer conn.Close()
+// bytes are the request's on the wire.
+func (r request) bytes(t testing.TB) []byte {
 	body := []byte(r.Body)
+	var err error
 	if r.Base64 != "" {
 		body, err = base64.StdEncoding.DecodeString(r.Base64)
 		require.NoError(t, err)
@@ -103,7 +100,16 @@ func send(t *testing.T, address string, r request) answer {
 	}
 	out.WriteString("\r\n")
 	out.Write(body)
-	_, err = conn.Write(out.Bytes())
+	return out.Bytes()
+}
+
+// send writes a request byte for byte, which net/http's client would normalise.
+func send(t *testing.T, address string, r request) answer {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write(r.bytes(t))
 	require.NoError(t, err)
 	response, err := nethttp.ReadResponse(bufio.NewReader(conn), &nethttp.Request{Method: r.Method})
 	require.NoError(t, err, r.Name)
@@ -178,7 +184,12 @@ type script struct {
 	reached  bool
 }
 
-func (s *script) Infer(_ context.Context, r *batch.Request) (*batch.Response, error) {
+// Begin implements front.Inferer.
+func (s *script) Begin(ctx context.Context, t *wire.Turn, r *batch.Request, then func(*wire.Turn, *batch.Response, error)) {
+	inferFunc(s.infer).Begin(ctx, t, r, then)
+}
+
+func (s *script) infer(_ context.Context, r *batch.Request) (*batch.Response, error) {
 	s.reached = true
 	if s.recorded.Code != 200 {
 		var body struct {
@@ -203,9 +214,7 @@ func TestRecorded(t *testing.T) {
 	s := &script{t: t}
 	h := front.New(front.Options{Inferer: s, Catalog: catalog{}, Picker: nowhere{}, Endpoints: nowhere{}, Aggregator: aggregator{}})
 	defer h.Close()
-	server := httptest.NewServer(h)
-	defer server.Close()
-	address := strings.TrimPrefix(server.URL, "http://")
+	address := listen(t, h, true)
 	for _, r := range loadRequests(t) {
 		t.Run(r.Name, func(t *testing.T) {
 			want, ok := answers[r.Name]
@@ -229,4 +238,44 @@ func TestRecorded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWireAgrees: on the connections of package http1 the front answers as it does on net/http alone, to the byte, header and order of headers included, each
+// request on a connection of its own and all that leave it open on one.
+func TestWireAgrees(t *testing.T) {
+	h := newFront(inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
+		for i := range r.Inputs {
+			if r.Model == "simple" && r.Inputs[i].Data.Len() != 64 {
+				return nil, status.Error(codes.InvalidArgument, "[request id: x] of another size")
+			}
+		}
+		if n := len(r.Inputs); n != 1 && (n != 2 || r.Model != "simple") {
+			return nil, status.Errorf(codes.InvalidArgument, "[request id: x] %d inputs", n)
+		}
+		return compute(t, r), nil
+	}))
+	defer h.Close()
+	old, own := listen(t, h, false), listen(t, h, true)
+	converse := func(address string, text []byte) string {
+		conn, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		defer conn.Close()
+		go func() {
+			_, _ = conn.Write(text)
+			_ = conn.(*net.TCPConn).CloseWrite()
+		}()
+		all, _ := io.ReadAll(conn) // a reset ends it like a close
+		return string(all)
+	}
+	var kept []byte
+	for _, r := range loadRequests(t) {
+		text := r.bytes(t)
+		want := converse(old, text)
+		require.Equal(t, want, converse(own, text), r.Name)
+		if head, _, _ := strings.Cut(want, "\r\n\r\n"); !strings.Contains(head, "Connection: close") && len(text) < 100<<10 {
+			kept = append(kept, text...)
+		}
+	}
+	require.NotEmpty(t, kept)
+	require.Equal(t, converse(old, kept), converse(own, kept))
 }

@@ -13,7 +13,8 @@ type route struct {
 	model, version string
 	repository     string
 	infers         bool // it asks for inference
-	handle         func(*Handler, nethttp.ResponseWriter, *nethttp.Request, route)
+	// handle answers a request; nil: Handler.infer does.
+	handle func(*Handler, nethttp.ResponseWriter, *nethttp.Request, route)
 }
 
 // requestPath is the path as it is in the request line: Triton neither decodes nor cleans it, and ignores the query.
@@ -35,23 +36,23 @@ func requestPath(r *nethttp.Request) string {
 }
 
 var fixedRoutes = map[string]func(*Handler, nethttp.ResponseWriter, *nethttp.Request, route){
-	"/v2":                  (*Handler).serverMetadata,
+	"/v2":                  serverMetadata,
 	"/v2/health/live":      (*Handler).serverLive,
 	"/v2/health/ready":     (*Handler).serverReady,
-	"/v2/models/stats":     (*Handler).statistics,
+	"/v2/models/stats":     statistics,
 	"/v2/logging":          (*Handler).settings,
 	"/v2/trace/setting":    (*Handler).settings,
 	"/v2/repository/index": (*Handler).repositoryIndex,
 }
 
 var modelRoutes = map[string]func(*Handler, nethttp.ResponseWriter, *nethttp.Request, route){
-	"":                (*Handler).modelMetadata,
-	"infer":           (*Handler).infer,
+	"":                modelMetadata,
+	"infer":           nil, // Handler.infer, which may answer later
 	"generate":        (*Handler).passModel,
 	"generate_stream": (*Handler).passModel,
 	"ready":           (*Handler).modelReady,
-	"config":          (*Handler).modelConfig,
-	"stats":           (*Handler).statistics,
+	"config":          modelConfig,
+	"stats":           statistics,
 	"trace/setting":   (*Handler).settings,
 }
 
@@ -96,6 +97,17 @@ func parseModelRoute(rest string) (route, bool) {
 	rt.handle = handle
 	rt.infers = rest == "infer" || rest == "generate" || rest == "generate_stream"
 	return rt, true
+}
+
+// Plain reports whether POSTs to a path are requests for inference whose handling is plain (package http1): the body is read before the answer begins, and the
+// answer has a length if the client does not ask for a content encoding.
+func Plain(path string) bool {
+	rest, ok := strings.CutPrefix(path, "/v2/models/")
+	if !ok || !strings.HasSuffix(rest, "/infer") {
+		return false
+	}
+	rt, ok := parseModelRoute(rest)
+	return ok && rt.infers
 }
 
 func isVersion(s string) bool {

@@ -21,7 +21,7 @@ func New(f *factory.Factory) *cobra.Command {
 	r := api.CalibrateRequest{}
 	var limit time.Duration
 	c := &cobra.Command{
-		Use:   "model NAME",
+		Use:   "model MODEL",
 		Short: "Measure one model at each batch size and share, while nobody uses it",
 		Long: `model has conch load a model of the repository into a scratch partition, beside what
 serves there, and time batches of 1, 2, 4, ... rows of zeros, for every share. It waits

@@ -5,7 +5,6 @@
 package ls
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -34,28 +33,17 @@ func draw(t *output.Table, gpus []api.GPU) {
 	t.Row("GPU", "TYPE", "MEMORY", "STATE", "PARTITION", "SHARE", "ENFORCED", "READY", "BUSY", "MODELS", "STATUS", "GRPC")
 	for _, g := range gpus {
 		if len(g.Partitions) == 0 {
-			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), state(g), "", "", "", "", "", "", "", "")
+			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), conditions.GPU(g), "", "", "", "", "", "", "", "")
 		}
 		for _, p := range g.Partitions {
 			enforced := "no"
 			if p.SharesEnforced {
 				enforced = "yes"
 			}
-			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), state(g), p.ID, strconv.Itoa(p.ThreadPercentage)+"%", enforced, conditions.Ready(p.Conditions),
+			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), conditions.GPU(g), p.ID, conditions.Share(p), enforced, conditions.Ready(p.Conditions),
 				output.Percent(p.BusyShare), strings.Join(p.Models, ","), conditions.Status(p.Conditions), p.GRPC)
 		}
 	}
-}
-
-// state is whether plans may use a GPU.
-func state(g api.GPU) string {
-	switch {
-	case g.Cordon == nil:
-		return "in use"
-	case g.Cordon.Drain:
-		return "drained"
-	}
-	return "cordoned"
 }
 
 func kind(g api.GPU) string {

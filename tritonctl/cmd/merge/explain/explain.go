@@ -5,7 +5,9 @@
 package explain
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +28,10 @@ why, and whether it is verified, its files being those that were.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			m, err := merger.Read(args[0])
-			if err != nil {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return fmt.Errorf("%w: %s is no merge's directory on this machine, which tritonctl merge emit writes: %w", factory.ErrUsage, args[0], err)
+			case err != nil:
 				return err
 			}
 			_, serving := merger.Load(c.Context(), args[0])

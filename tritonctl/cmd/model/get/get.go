@@ -48,11 +48,15 @@ func draw(t *output.Table, m api.Model) {
 	t.Row("SLO", output.Milliseconds(m.SLOSeconds))
 	t.Row("late requests", m.Late)
 	t.Row("max batch size", m.MaxBatchSize)
-	if m.Batchable {
+	switch {
+	case m.Batchable:
 		t.Row("discipline", m.Discipline)
-	} else {
+	case m.EnsembleSteps > 0:
+		t.Row("ensemble", "conch executes its "+strconv.Itoa(m.EnsembleSteps)+" steps, each batched with its model's other requests")
+	default:
 		t.Row("passed through", m.PassThroughReason)
 	}
+	drawPolicy(t, m.QueuePolicy)
 	t.Row("partitions", strings.Join(m.Partitions, ", "))
 	t.Row("rate", output.Number(m.Rate)+" req/s, burstiness "+output.Number(m.Burstiness))
 	t.Row("goodput", output.Number(m.Goodput)+" req/s, bad "+output.Percent(m.BadRate))

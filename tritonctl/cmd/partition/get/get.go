@@ -45,7 +45,7 @@ func New(f *factory.Factory) *cobra.Command {
 func draw(t *output.Table, p api.Partition) {
 	t.Row("partition", p.ID)
 	t.Row("GPU", p.GPU)
-	t.Row("share", fmt.Sprintf("%d%%, rank %d", p.ThreadPercentage, p.Rank))
+	t.Row("share", fmt.Sprintf("%s, rank %d", conditions.Share(p), p.Rank))
 	if p.SharesEnforced {
 		t.Row("enforced", "yes")
 	} else {

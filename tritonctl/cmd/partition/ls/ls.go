@@ -5,7 +5,6 @@
 package ls
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
@@ -38,7 +37,7 @@ func draw(t *output.Table, all []api.Partition) {
 	const narrow = 7
 	t.WideRow(narrow, "PARTITION", "GPU", "SHARE", "READY", "BUSY", "MODELS", "STATUS", "RANK", "MEMORY", "ENFORCED", "RESTARTS", "STARTED", "GRPC", "LOG")
 	for _, p := range all {
-		ready, status, share := conditions.Ready(p.Conditions), conditions.Status(p.Conditions), strconv.Itoa(p.ThreadPercentage)+"%"
+		ready, status, share := conditions.Ready(p.Conditions), conditions.Status(p.Conditions), conditions.Share(p)
 		if p.Retiring {
 			status, share = "retiring: serves until what replaces it is ready", ""
 		}

@@ -20,7 +20,7 @@ import (
 func New(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "explain MODEL",
-		Short:             "Say why a model is where it is",
+		Short:             "Say why a model is where it is, and where the time of an ensemble's requests goes",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.ModelNames(f),
 		RunE: func(c *cobra.Command, args []string) error {

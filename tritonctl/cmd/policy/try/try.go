@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -75,11 +76,13 @@ record --snapshot writes it. docs/policies.md is written around this command.`,
 	c.MarkFlagsMutuallyExclusive("snapshot", "snapshots")
 	c.MarkFlagsMutuallyExclusive("html", "snapshots")
 	c.MarkFlagsMutuallyExclusive("open", "snapshots")
-	c.MarkFlagsOneRequired("snapshot", "snapshots")
 	return c
 }
 
 func (o *options) try(ctx context.Context) (err error) {
+	if o.snapshot == "" && o.snapshots == "" {
+		return fmt.Errorf("%w: policy try needs --snapshot FILE, which tritonctl record --snapshot writes, or --snapshots FILE with one in each line", factory.ErrUsage)
+	}
 	if err := o.page.Check(); err != nil {
 		return err
 	}
@@ -137,7 +140,11 @@ func (o *options) paint(ctx context.Context, session *try.Session, s *policy.Sna
 
 func (o *options) read(path string) (*policy.Snapshot, error) {
 	if path != "-" {
-		return try.ReadSnapshot(path)
+		s, err := try.ReadSnapshot(path)
+		if errors.As(err, new(*fs.PathError)) {
+			err = fmt.Errorf("%w: --snapshot: %w", factory.ErrUsage, err)
+		}
+		return s, err
 	}
 	data, err := io.ReadAll(o.f.In)
 	if err != nil {

@@ -53,7 +53,11 @@ serves, the import is refused and changes nothing.`,
 
 // Draw shows a revision that was made, to a person.
 func Draw(t *output.Table, r api.RepositoryRevision) {
-	t.Line(fmt.Sprintf("revision %s: %d models", r.ID, len(r.Models)))
+	models := "models"
+	if len(r.Models) == 1 {
+		models = "model"
+	}
+	t.Line(fmt.Sprintf("revision %s: %d %s", r.ID, len(r.Models), models))
 	for _, change := range []struct {
 		what   string
 		models []string

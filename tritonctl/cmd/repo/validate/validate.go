@@ -59,6 +59,8 @@ func run(f *factory.Factory, directory, gpu string, s repo.Strictness) error {
 		return fmt.Errorf("%w: %w", factory.ErrUsage, err)
 	} else if !info.IsDir() {
 		return fmt.Errorf("%w: %s is not a directory; give that of a model repository", factory.ErrUsage, directory)
+	} else if isModel(directory) {
+		return fmt.Errorf("%w: %s has a config.pbtxt itself, so it is a model; give the directory that it lies in, the model repository", factory.ErrUsage, directory)
 	}
 	problems, err := repo.ValidateAll(modeldir.FS(directory), s)
 	if err != nil {
@@ -124,4 +126,12 @@ func estimated(directory, gpu string) ([]repo.Problem, error) {
 		}
 	}
 	return problems, nil
+}
+
+// isModel says whether a directory is a model's and no repository: a config.pbtxt lies in it, and in none of its directories.
+func isModel(directory string) bool {
+	root := os.DirFS(directory)
+	own, _ := fs.Glob(root, "config.pbtxt") // the pattern is a good one
+	models, _ := fs.Glob(root, "*/config.pbtxt")
+	return len(own) > 0 && len(models) == 0
 }

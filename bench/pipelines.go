@@ -1,0 +1,266 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/scenario"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+const (
+	// pipelineSeed drew the loads, once, from /dev/urandom, after the rules were chosen on 120 other draws.
+	pipelineSeed = 380428154
+	// drawnPipelines is how many loads it draws.
+	drawnPipelines = 24
+	// pipelineOverload is by how much the load of the second comparison is above what the first rule holds.
+	pipelineOverload = 1.5
+	// pipelineRequests is about how many a trial has.
+	pipelineRequests = 20_000
+	// pipelineSeeds is how many seeds of arrivals each search has.
+	pipelineSeeds = 3
+)
+
+// stepRules are the rules of deadlines that are compared: Conch's first.
+var stepRules = [...]string{"present", "left", "waiting", "share", "end"}
+
+// pipelineLoad is a scenario with pipelines, and about what it holds.
+type pipelineLoad struct {
+	name     string
+	scenario *scenario.Scenario
+	guess    float64
+}
+
+// pipelines compares, in the simulator, the rules by which the deadlines of a pipeline's steps follow from its own.
+func (b *bench) pipelines(ctx context.Context, r *figure.Report) error {
+	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of every pipeline's and every model's requests"
+	loads := namedPipelines()
+	n := drawnPipelines
+	if b.quick {
+		n /= 20
+	}
+	for number := range n {
+		loads = append(loads, drawPipeline(number))
+	}
+	loads = slices.DeleteFunc(loads, func(l pipelineLoad) bool { return !strings.Contains("pipeline."+l.name, b.only) })
+	if len(loads) == 0 {
+		return errors.New("pipelines: no load has " + b.only + " in its name")
+	}
+	lines, err := b.pipelineLines(ctx, loads)
+	if err != nil {
+		return err
+	}
+	held, overload := map[string][]float64{}, map[string][]float64{}
+	for i, load := range loads {
+		line := &lines[i]
+		if !strings.HasPrefix(load.name, "drawn") {
+			for k, rule := range stepRules {
+				name := "pipeline." + load.name + "." + rule
+				r.AddRuns(name+".goodput", line.held[k], "req/s", "what the pipeline holds in the simulator")
+				r.AddRuns(name+".overload", line.overload[k], "req/s", fmt.Sprintf("good requests at %g times the rate that rule %s holds", pipelineOverload, stepRules[0]))
+			}
+			continue
+		}
+		for k, rule := range stepRules[1:] {
+			held[rule] = append(held[rule], meanRatio(line.held[0], line.held[k+1]))
+			overload[rule] = append(overload[rule], meanRatio(line.overload[0], line.overload[k+1]))
+		}
+	}
+	for _, rule := range stepRules[1:] {
+		pipelineRatios(r, "pipeline.drawn.over_"+rule+".", fmt.Sprintf("rule %s over rule %s", stepRules[0], rule), held[rule])
+		pipelineRatios(r, "pipeline.drawn.overload_over_"+rule+".",
+			fmt.Sprintf("good requests at %g times the rate that rule %s holds, over those with rule %s", pipelineOverload, stepRules[0], rule), overload[rule])
+	}
+	return nil
+}
+
+// meanRatio is the geometric mean of a over b, seed by seed. Where both are nothing they are even.
+func meanRatio(a, b []float64) float64 {
+	logs := 0.
+	for s := range a {
+		logs += math.Log(max(a[s], 1e-3) / max(b[s], 1e-3))
+	}
+	return math.Exp(logs / float64(len(a)))
+}
+
+// pipelineRatios are how the first rule compares with another on the drawn loads.
+func pipelineRatios(r *figure.Report, name, what string, all []float64) {
+	if len(all) == 0 {
+		return
+	}
+	ahead, behind := 0, 0
+	for _, ratio := range all {
+		if ratio > 1.03 {
+			ahead++
+		}
+		if ratio < .97 {
+			behind++
+		}
+	}
+	slices.Sort(all)
+	r.Add(name+"median", stat.Quantile(.5, stat.LinInterp, all, nil), "ratio", fmt.Sprintf("%s, median of %d loads that a seed drew, %d seeds of arrivals each", what, len(all), pipelineSeeds))
+	r.Add(name+"worst", all[0], "ratio", "the load on which it is worst")
+	r.Add(name+"best", all[len(all)-1], "ratio", "the load on which it is best")
+	r.Add(name+"ahead", float64(ahead), "loads", "by more than 3%")
+	r.Add(name+"behind", float64(behind), "loads", "by more than 3%")
+}
+
+// pipelineLine is what a load gave with each rule, seed by seed: the rate that it holds, and good requests per second where the load is too much.
+type pipelineLine struct{ held, overload [len(stepRules)][]float64 }
+
+// pipelineLines measures every load.
+func (b *bench) pipelineLines(ctx context.Context, loads []pipelineLoad) ([]pipelineLine, error) {
+	lines := make([]pipelineLine, len(loads))
+	err := onAllCores(ctx, indices(loads), func(ctx context.Context, i int) error {
+		line, err := loads[i].measure(ctx, b.seed, b.roundsOr(pipelineSeeds))
+		if err != nil {
+			return fmt.Errorf("%s: %w", loads[i].name, err)
+		}
+		lines[i] = line
+		text := loads[i].name + ":"
+		for k, rule := range stepRules {
+			text += fmt.Sprintf(" %s %.1f (%.1f)", rule, stat.Mean(line.held[k], nil), stat.Mean(line.overload[k], nil))
+		}
+		b.say(text)
+		return nil
+	})
+	return lines, err
+}
+
+func (l pipelineLoad) measure(ctx context.Context, seed uint64, seeds int) (line pipelineLine, err error) {
+	guess, overload := l.guess, 0.
+	for k, rule := range stepRules {
+		s := *l.scenario
+		// A trial has some twenty thousand requests.
+		s.Duration = scenario.Duration(min(max(pipelineRequests/guess, 5), 60) * float64(time.Second))
+		s.Warmup = s.Duration / 10
+		s.StepDeadlines = rule
+		search := sim.Search{Guess: guess, Tolerance: .01}
+		for i := range seeds {
+			search.Seeds = append(search.Seeds, seed+uint64(i)) //nolint:gosec // few
+		}
+		found, err := s.Goodput(ctx, scenario.Options{}, search)
+		if err != nil {
+			return line, err
+		}
+		line.held[k] = rates(found)
+		if k == 0 {
+			overload = pipelineOverload * cmp.Or(found.Rate, l.guess)
+		}
+		if found.Rate > 0 {
+			guess = found.Rate
+		}
+		for _, each := range search.Seeds {
+			r, err := s.Run(ctx, scenario.Options{Rate: overload, Seed: each})
+			if err != nil {
+				return line, err
+			}
+			line.overload[k] = append(line.overload[k], r.Total.Goodput)
+		}
+	}
+	return line, nil
+}
+
+// pipelineScenario is what all loads have.
+func pipelineScenario(name string, gpus int) *scenario.Scenario {
+	return &scenario.Scenario{
+		APIVersion: scenario.APIVersion, Name: name, Rate: 1,
+		GPUs: []scenario.GPUs{{Type: "g", Count: gpus}},
+	}
+}
+
+// namedPipelines are three DAGs that Triton's users have as ensembles, and gpulet's two applications with the SLOs of its text. Latencies of gpulet's
+// models are not published: here a batch of 32 takes half of its model's SLO, as its table 4 has it.
+func namedPipelines() []pipelineLoad {
+	ms := func(v float64) scenario.Duration { return scenario.Duration(v * float64(time.Millisecond)) }
+	load := func(name string, gpus int, guess float64, slo float64, models map[string][2]float64, steps ...scenario.PipelineStep) pipelineLoad {
+		s := pipelineScenario(name, gpus)
+		added := map[string]bool{}
+		for _, step := range steps {
+			if !added[step.Model] {
+				added[step.Model] = true
+				line := models[step.Model]
+				s.Models = append(s.Models, scenario.Model{Name: step.Model, Late: "drop", MaxBatch: 32, Profile: &scenario.Profile{Alpha: ms(line[0]), Beta: ms(line[1])}})
+			}
+		}
+		s.Pipelines = []scenario.Pipeline{{Name: name, SLO: ms(slo), Steps: steps}}
+		return pipelineLoad{name, s, guess}
+	}
+	step := func(model string, rows float64, after ...string) scenario.PipelineStep {
+		return scenario.PipelineStep{Model: model, After: after, Rows: rows}
+	}
+	game := map[string][2]float64{"resnet50": {1.43, 8.1}}
+	gameSteps := []scenario.PipelineStep{step("resnet50", 0)}
+	for i := range 6 {
+		name := fmt.Sprintf("lenet%d", i+1)
+		game[name] = [2]float64{.066, .38}
+		gameSteps = append(gameSteps, step(name, 0))
+	}
+	return []pipelineLoad{
+		load("chain", 4, 400, 100, map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}},
+			step("preprocess", 0), step("model", 0, "preprocess"), step("postprocess", 0, "model")),
+		load("detector", 4, 100, 200, map[string][2]float64{"detector": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
+			step("detector", 0), step("classifier-a", 2, "detector"), step("classifier-b", 1, "detector")),
+		load("diamond", 4, 100, 150, map[string][2]float64{"split": {.3, 2}, "left": {1.5, 6}, "right": {.5, 4}, "join": {.6, 3}},
+			step("split", 0), step("left", 0, "split"), step("right", 0, "split"), step("join", 0, "left", "right")),
+		load("game", 4, 500, 108, game, gameSteps...),
+		load("traffic", 4, 150, 202, map[string][2]float64{"ssd-mobilenetv1": {1.2, 6.7}, "googlenet": {.87, 4.95}, "vgg16": {1.73, 9.83}},
+			step("ssd-mobilenetv1", 0), step("googlenet", 1, "ssd-mobilenetv1"), step("vgg16", 1, "ssd-mobilenetv1")),
+	}
+}
+
+// drawPipeline draws a load: a DAG of two to six models, on 1 to 12 GPUs, every other one with direct requests for one of the models besides.
+func drawPipeline(number int) pipelineLoad {
+	random := workload.Seed(pipelineSeed, "pipeline", fmt.Sprint(number))
+	between := func(low, high float64) float64 { return low + (high-low)*random.Float64() }
+	logarithmic := func(low, high float64) float64 { return math.Exp(between(math.Log(low), math.Log(high))) }
+	name := fmt.Sprintf("drawn%02d", number)
+	gpus := 1 + random.IntN(12)
+	s := pipelineScenario(name, gpus)
+	p := scenario.Pipeline{Name: name, Arrivals: &scenario.Arrivals{Shape: []float64{1, 1, .3, .1}[random.IntN(4)]}}
+	n := 2 + random.IntN(5)
+	busy, longest := 0., 0.
+	over := make([]float64, n)
+	for i := range n {
+		alpha, beta := logarithmic(.05, 3), logarithmic(.5, 15) // ms
+		model := fmt.Sprintf("m%d", i)
+		s.Models = append(s.Models, scenario.Model{
+			Name: model, Late: "drop", MaxBatch: 32, Profile: &scenario.Profile{Alpha: scenario.Duration(alpha * 1e6), Beta: scenario.Duration(beta * 1e6)},
+		})
+		step := scenario.PipelineStep{Model: model}
+		if i > 0 {
+			for _, before := range random.Perm(i)[:1+random.IntN(min(i, 2))] {
+				step.After = append(step.After, fmt.Sprintf("m%d", before))
+				over[i] = max(over[i], over[before])
+			}
+			if random.IntN(3) == 0 {
+				step.Rows = between(.5, 4)
+			}
+		}
+		over[i] += beta + policy.DividedBatch*alpha
+		longest = max(longest, over[i])
+		busy += (beta/policy.DividedBatch + alpha) * max(1, step.Rows)
+		p.Steps = append(p.Steps, step)
+	}
+	p.SLO = scenario.Duration(longest * between(1.2, 4) * 1e6)
+	s.Pipelines = []scenario.Pipeline{p}
+	if number%2 == 1 {
+		m := &s.Models[random.IntN(n)]
+		m.Weight, m.SLO = between(.1, 1), p.SLO
+	}
+	return pipelineLoad{name, s, .3 * float64(gpus) * 1e3 / busy}
+}

@@ -1,0 +1,104 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/zoo"
+)
+
+const (
+	// ensembleStretch is by how much times are longer than those of the DAGs, so that two cores carry all executions.
+	ensembleStretch = 10
+	// ensembleSeeds is with how many seeds of arrivals each is measured.
+	ensembleSeeds = 3
+)
+
+// ensembleScene is a DAG of Triton's users: its steps, their lines alpha and beta in ms, and its SLO.
+type ensembleScene struct {
+	name  string
+	slo   time.Duration
+	start float64 // of the first search, in req/s
+	steps []zoo.Step
+	lines map[string][2]float64
+}
+
+// ensembleScenes are the first three of pipelines, without a detector's boxes: an ensemble of Triton has as many rows in each step.
+func ensembleScenes() []ensembleScene {
+	step := func(model string, after ...int) zoo.Step { return zoo.Step{Model: model, After: after} }
+	return []ensembleScene{
+		{
+			name: "chain", slo: 100 * time.Millisecond, start: 60,
+			steps: []zoo.Step{step("preprocess"), step("model", 0), step("postprocess", 1)},
+			lines: map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}},
+		},
+		{
+			name: "detector", slo: 200 * time.Millisecond, start: 30,
+			steps: []zoo.Step{step("detector"), step("classifier-a", 0), step("classifier-b", 0)},
+			lines: map[string][2]float64{"detector": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
+		},
+		{
+			name: "diamond", slo: 150 * time.Millisecond, start: 30,
+			steps: []zoo.Step{step("split"), step("left", 0), step("right", 0), step("join", 1, 2)},
+			lines: map[string][2]float64{"split": {.3, 2}, "left": {1.5, 6}, "right": {.5, 4}, "join": {.6, 3}},
+		},
+	}
+}
+
+// pipelinesLive compares, for each ensemble, the best of Triton's own settings with Conch that passes the ensemble on to Triton, and with Conch that executes
+// its steps.
+func (b *bench) pipelinesLive(ctx context.Context, r *figure.Report) error {
+	if b.server == "" {
+		return errors.New("no tritonserver: run `make bench BENCH=pipelines-live`, or say --tritonserver")
+	}
+	r.Emulated = fmt.Sprintf("GPUs: executions sleep for %d times alpha*b + beta of each step, in the python backend of real tritonservers, and take turns on each of four GPUs; SLOs are %d times as long, too", ensembleStretch, ensembleStretch)
+	for _, s := range ensembleScenes() {
+		if strings.Contains("pipelines-live."+s.name, b.only) {
+			if err := b.ensemble(ctx, r, s); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) ensemble(ctx context.Context, r *figure.Report, s ensembleScene) error {
+	const gpus = 4
+	slo := ensembleStretch * s.slo
+	lines := map[string]zoo.Profile{}
+	for model, line := range s.lines {
+		of := func(ms float64) time.Duration { return time.Duration(ensembleStretch * ms * float64(time.Millisecond)) }
+		lines[model] = zoo.Profile{GPUType: zoo.GTX1080Ti, Alpha: of(line[0]), Beta: of(line[1])}
+	}
+	c := &rig.Contest{
+		Models: rig.Pipeline(s.name, slo, 32, s.steps, lines), GPUs: gpus, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin,
+		Warmup: time.Second, Learn: learnFor, Seed: b.seed, Progress: func(line string) { b.say(s.name + ": " + line) },
+	}
+	delayed := func(t rig.TritonSetup) rig.TritonSetup { t.MaxQueueDelay = slo / 20; return t }
+	each, limited, node := rig.TritonSetup{}, rig.TritonSetup{RateLimiter: true}, rig.TritonSetup{Node: rig.NodeFree}
+	order := []*standings{
+		{row: liveRow{name: "triton", setups: []rig.Setup{each, delayed(each), limited, delayed(limited), node, delayed(node)}}},
+		{row: liveRow{name: "passed", setups: []rig.Setup{rig.ConchSetup{Pass: true}}}},
+		{row: liveRow{name: "conch", setups: []rig.Setup{rig.ConchSetup{}}}},
+	}
+	if err := b.inTurns(ctx, c, order, s.start, ensembleSeeds); err != nil {
+		return err
+	}
+	name := "pipeline.live." + s.name + "."
+	for _, entry := range order {
+		r.AddRuns(name+entry.row.name+".goodput", entry.held, "req/s", fmt.Sprintf("at most 1%% bad, trials of %d requests: %v", c.Requests, entry.best))
+	}
+	r.AddRuns(name+"goodput_ratio", quotient(order[2], order[0]), "ratio", fmt.Sprintf("Conch over the best of Triton: %v", order[0].best))
+	r.AddRuns(name+"to_passed", quotient(order[2], order[1]), "ratio", "Conch that executes the steps over Conch that passes the ensemble on")
+	late, ofSLO := c.Lateness()
+	r.Add(name+"timer_lateness_p99_ms", float64(late)/1e6, "ms", fmt.Sprintf("worst trial; %.1f%% of the SLO", 100*ofSLO))
+	return nil
+}

@@ -1,0 +1,386 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package configmaps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/conch-serving/conch/internal/store"
+	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
+)
+
+const (
+	// delay is how long what Later was given may wait, to be written with what comes after it.
+	delay = 5 * time.Second
+	// patience bounds one write.
+	patience = 10 * time.Second
+	// annotationLeader of the head is who may write.
+	annotationLeader = "conch.io/leader"
+)
+
+// ErrFenced says that another conch has opened the store since, or that somebody has deleted it: this one writes nothing any more.
+var ErrFenced = errors.New("the release's state is not this conch's any more, and nothing was written")
+
+// Options of Open. All but Owner have to be given.
+type Options struct {
+	kubernetes.Connection
+	Release string
+	// Identity is this conch's alone, over restarts.
+	Identity string
+	// Owner is a ConfigMap with which the state is deleted; nil: it stays.
+	Owner *meta.OwnerReference
+	// Fence returns an error where this conch does not lead at the moment: then nothing is asked of the API server.
+	Fence  func() error
+	Logger *slog.Logger
+}
+
+// Store implements store.Store.
+type Store struct {
+	o       Options
+	objects corev1.ConfigMapInterface
+
+	mu      sync.Mutex
+	buckets map[string]map[string][]byte
+	// changed are buckets with changes of Later that are not written yet.
+	changed map[string]bool
+	// due has something in it while something is changed.
+	due chan struct{}
+
+	// writing is held for a write; head, written and fenced are its holder's.
+	writing sync.Mutex
+	// head is as this conch wrote it last.
+	head *core.ConfigMap
+	// written are the buckets as the head has them.
+	written map[string]packed
+	// fenced is why this conch may not write any more; nil while it may.
+	fenced error
+
+	stop    context.CancelFunc
+	flushed sync.WaitGroup
+}
+
+// Open reads what the release has kept, and takes it over: nobody who has opened it before can write to it any more.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	s := &Store{
+		o: o, objects: o.Client.CoreV1().ConfigMaps(o.Namespace), buckets: map[string]map[string][]byte{}, changed: map[string]bool{},
+		due: make(chan struct{}, 1), written: map[string]packed{},
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := s.takeOver(ctx); err != nil {
+		return nil, fmt.Errorf("state of release %s in ConfigMap %s: %w", o.Release, s.headName(), err)
+	}
+	life, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.flushed.Go(func() { s.flush(life) })
+	return s, nil
+}
+
+// takeOver writes this conch's name into the head, and reads everything.
+func (s *Store) takeOver(ctx context.Context) error {
+	for {
+		if err := s.o.Fence(); err != nil {
+			return err
+		}
+		head, err := s.objects.Get(ctx, s.headName(), meta.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			head, err = s.objects.Create(ctx, s.object(s.headName(), map[string]string{annotationLeader: s.o.Identity}, nil), meta.CreateOptions{})
+		} else if err == nil {
+			head = head.DeepCopy()
+			if head.Annotations == nil {
+				head.Annotations = map[string]string{}
+			}
+			head.Annotations[annotationLeader] = s.o.Identity
+			head, err = s.objects.Update(ctx, head, meta.UpdateOptions{})
+		}
+		if (apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err)) && ctx.Err() == nil {
+			continue // the leader before has just written
+		}
+		if err != nil {
+			return err
+		}
+		s.head = head
+		break
+	}
+	var err error
+	if s.written, err = unpackHead(s.head); err != nil {
+		return err
+	}
+	for name, p := range s.written {
+		text, err := s.read(ctx, p)
+		if err == nil {
+			s.buckets[name], err = decode(text)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w; delete the ConfigMap to start over", name, err)
+		}
+	}
+	s.sweep(ctx)
+	return nil
+}
+
+// read puts the parts of a bucket together.
+func (s *Store) read(ctx context.Context, p packed) ([]byte, error) {
+	if len(p.parts) == 0 {
+		return p.text, nil
+	}
+	var text []byte
+	for _, name := range p.parts {
+		part, err := s.objects.Get(ctx, name, meta.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, part.BinaryData[partKey]...)
+	}
+	return text, nil
+}
+
+// sweep deletes parts that the head does not name: of writes that were cut off.
+func (s *Store) sweep(ctx context.Context) {
+	named := map[string]bool{}
+	for _, p := range s.written {
+		for _, name := range p.parts {
+			named[name] = true
+		}
+	}
+	all, err := s.objects.List(ctx, meta.ListOptions{LabelSelector: labelPart + "=" + partOfState + "," + kubernetes.LabelRelease + "=" + s.o.Release})
+	if err != nil {
+		s.o.Logger.Debug("parts of the state that nothing names could not be looked for", "error", err)
+		return
+	}
+	for _, part := range all.Items {
+		if part.Name != s.headName() && !named[part.Name] {
+			s.remove(ctx, part.Name)
+		}
+	}
+}
+
+// remove deletes a part that is not named any more. One that stays is swept by the next conch.
+func (s *Store) remove(ctx context.Context, name string) {
+	if err := s.objects.Delete(ctx, name, meta.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		s.o.Logger.Debug("a part of an earlier state could not be deleted", "configmap", name, "error", err)
+	}
+}
+
+// Get implements store.Store.
+func (s *Store) Get(bucket, key string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.buckets[bucket][key]), nil
+}
+
+// Keys implements store.Store.
+func (s *Store) Keys(bucket string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.buckets[bucket])), nil
+}
+
+// Later implements store.Store: what it is given is written with the next Write, or after a delay.
+func (s *Store) Later(changes ...store.Change) error {
+	s.mu.Lock()
+	changed := false
+	for _, c := range changes {
+		if bytes.Equal(s.buckets[c.Bucket][c.Key], c.Value) {
+			continue // what was learnt is given again each minute, and is the same while nobody asks
+		}
+		s.buckets[c.Bucket] = with(s.buckets[c.Bucket], c)
+		s.changed[c.Bucket], changed = true, true
+	}
+	s.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	select {
+	case s.due <- struct{}{}:
+	default: // it is known that something is due
+	}
+	return nil
+}
+
+// with is a bucket with a change. The bucket itself is changed: readers copy what they are given.
+func with(bucket map[string][]byte, c store.Change) map[string][]byte {
+	if bucket == nil {
+		bucket = map[string][]byte{}
+	}
+	if len(c.Value) == 0 {
+		delete(bucket, c.Key)
+	} else {
+		bucket[c.Key] = bytes.Clone(c.Value)
+	}
+	return bucket
+}
+
+// Write implements store.Store. What Later was given before is written with it.
+func (s *Store) Write(changes ...store.Change) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.mu.Lock()
+	next := map[string]map[string][]byte{}
+	for name := range s.changed {
+		next[name] = maps.Clone(s.buckets[name])
+	}
+	for _, c := range changes {
+		if next[c.Bucket] == nil {
+			next[c.Bucket] = maps.Clone(s.buckets[c.Bucket])
+		}
+		next[c.Bucket] = with(next[c.Bucket], c)
+	}
+	late := s.changed
+	s.changed = map[string]bool{}
+	s.mu.Unlock()
+	if len(next) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := s.write(ctx, next)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		for name := range late {
+			s.changed[name] = true
+		}
+		return fmt.Errorf("ConfigMap %s: %w", s.headName(), err)
+	}
+	for _, c := range changes { // and not next: Later may have been called meanwhile
+		s.buckets[c.Bucket] = with(s.buckets[c.Bucket], c)
+	}
+	return nil
+}
+
+// write replaces buckets; s.writing is held.
+func (s *Store) write(ctx context.Context, next map[string]map[string][]byte) error {
+	if s.fenced != nil {
+		return s.fenced
+	}
+	if err := s.o.Fence(); err != nil {
+		return err
+	}
+	written := maps.Clone(s.written)
+	var made []string
+	undo := func() { // also when it was the time of the write that ended
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		for _, name := range made {
+			s.remove(within, name)
+		}
+	}
+	for name, bucket := range next {
+		text, err := encode(bucket)
+		if err == nil && len(text) > maxBucket {
+			err = fmt.Errorf("%d bytes are more than the %d that a cluster keeps of it", len(text), maxBucket)
+		}
+		if err != nil {
+			undo()
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		p := packed{text: text}
+		if len(text) > inHead {
+			p.text = nil
+			for part := range slices.Chunk(text, inPart) {
+				object := s.object(s.partName(), nil, map[string][]byte{partKey: part})
+				made = append(made, object.Name)
+				if _, err := s.objects.Create(ctx, object, meta.CreateOptions{}); err != nil {
+					undo()
+					return err
+				}
+				p.parts = append(p.parts, object.Name)
+			}
+		}
+		written[name] = p
+	}
+	if err := s.replaceHead(ctx, written); err != nil {
+		if errors.Is(err, ErrFenced) { // what is in doubt may be named by the head; the next to open sweeps
+			undo()
+		}
+		return err
+	}
+	for name := range next {
+		for _, part := range s.written[name].parts {
+			s.remove(ctx, part)
+		}
+	}
+	s.written = written
+	return nil
+}
+
+// replaceHead writes the head where nobody else has since it was read.
+func (s *Store) replaceHead(ctx context.Context, written map[string]packed) error {
+	for {
+		head := s.head.DeepCopy()
+		packHead(head, written)
+		now, err := s.objects.Update(ctx, head, meta.UpdateOptions{})
+		switch {
+		case err == nil:
+			s.head = now
+			return nil
+		case apierrors.IsNotFound(err):
+			s.fenced = fmt.Errorf("%w: the ConfigMap was deleted; a conch that starts makes it anew", ErrFenced)
+			return s.fenced
+		case !apierrors.IsConflict(err):
+			return err
+		}
+		// Another conch, or a person with kubectl, or an answer of an earlier write that was lost.
+		now, err = s.objects.Get(ctx, s.headName(), meta.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if now.Annotations[annotationLeader] != s.o.Identity || now.UID != s.head.UID {
+			s.fenced = fmt.Errorf("%w: conch %s has taken it over", ErrFenced, now.Annotations[annotationLeader])
+			return s.fenced
+		}
+		s.head = now
+	}
+}
+
+// flush writes what Later was given, until ctx ends.
+func (s *Store) flush(ctx context.Context) {
+	level := slog.LevelWarn // the first time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.due:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay):
+		}
+		switch err := s.Write(); {
+		case errors.Is(err, ErrFenced):
+			return
+		case err == nil:
+			level = slog.LevelWarn
+		default:
+			s.o.Logger.Log(ctx, level, "the history of the release could not be written to the cluster; it is tried again", "error", err)
+			level = slog.LevelDebug
+			select {
+			case s.due <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// Close writes what is not written yet. Whoever opens the store next need not wait for it.
+func (s *Store) Close() error {
+	s.stop()
+	s.flushed.Wait()
+	return s.Write()
+}

@@ -1,0 +1,57 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fronts_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/internal/buffers"
+	"github.com/conch-serving/conch/internal/clock"
+	"github.com/conch-serving/conch/sidecar/component/fronts"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// TestDoorsAreTakenOnceThereAreRoutes, also where not all is ready: before, requests wait with who has the doors, and here they would be refused at once.
+func TestDoorsAreTakenOnceThereAreRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := config.Parse("conch.yaml", []byte("repository: /models\n"))
+		require.NoError(t, err)
+		c.Provision(config.Environment{})
+		d := dispatch.New(dispatch.Options{Clock: clock.Timers()})
+		var taken atomic.Int32
+		f, err := fronts.New(t.Context(), fronts.Options{
+			Config: c, Dispatcher: d, Aggregate: aggregate.New(aggregate.Options{}), Ready: func() bool { return false },
+			Doors:    func(string) net.Listener { taken.Add(1); return nil },
+			Registry: prometheus.NewRegistry(), Buffers: new(buffers.Pool), Log: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		life, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			assert.NoError(t, f.Run(life))
+		}()
+		time.Sleep(5 * time.Minute)
+		require.Zero(t, taken.Load(), "there are no routes, and whoever has the doors lets requests wait")
+		require.NoError(t, d.Swap(t.Context(), &router.Table{}))
+		time.Sleep(time.Second)
+		require.EqualValues(t, 2, taken.Load(), "the partitions that are up serve, though another is not")
+		end()
+		<-ended
+		d.Close()
+	})
+}

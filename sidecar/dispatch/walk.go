@@ -1,0 +1,433 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ensemble"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// walk is the execution of one request of an ensemble by Conch: each step is a call of its own, which waits in the queue of its model and shares
+// executions with the model's other requests. The goroutine that waits for the answer owns the walk.
+//
+// Tensors between steps are references to the buffers that they were received in, also where these are lent shared memory: the block is not free
+// before the last reference is given back, and the server that wrote it has said its last word before there is a reference. A tensor is given back
+// when the last step that takes it has its request; a step's request has references of its own, until its execution has ended.
+type walk struct {
+	d       *Dispatcher
+	c       *call
+	route   *route
+	run     *ensemble.Run
+	account *account // that the bytes of its tensors count for; nil: for none
+	// ctx is that of the steps. It ends with the client's while the walk lasts. Where a step has failed, the answer does not wait for those that run
+	// beside it, and they go on, as they do in Triton.
+	ctx     context.Context
+	cancel  context.CancelFunc
+	hold    router.Lease // keeps the ensemble's models on one place; none: no place serves it
+	tensors map[string]*between
+	passage *ensemble.Passage
+	results chan stepped
+	open    int // steps that have begun and whose results were not received
+	answer  answer
+}
+
+// between is a tensor between steps.
+type between struct {
+	batch.Tensor
+	takers int   // steps that are still to take it
+	output bool  // the client has asked for it
+	size   int64 // in bytes, as admitted; 0: it came with the request, and is counted with that
+}
+
+// stepped is what became of a step.
+type stepped struct {
+	step             int
+	queued, received time.Time
+	answer
+}
+
+// walk executes a request of an ensemble step by step.
+func (d *Dispatcher) walk(c *call, route *route) answer {
+	var outputs []string
+	for i := range c.req.Outputs {
+		outputs = append(outputs, c.req.Outputs[i].Name)
+	}
+	run, first, ok := route.graph.Begin(outputs)
+	if !ok { // Triton answers with an error, in its own words
+		return d.passThrough(c)
+	}
+	w := &walk{d: d, c: c, route: route, run: run, account: c.under, tensors: make(map[string]*between, 2*len(route.graph.Steps)), results: make(chan stepped, len(route.graph.Steps))}
+	if c.within != nil {
+		w.account = c.within.account
+	}
+	w.answer, w.passage = answer{rows: c.rows}, route.graph.Measure(c.begins)
+	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(c.ctx))
+	stop := context.AfterFunc(c.ctx, w.cancel)
+	if w.hold, ok = d.router.Hold(route.name); ok {
+		w.answer.series, _ = w.hold.Attached().(*partitionSeries)
+	}
+	for i := range c.req.Inputs {
+		c.req.Inputs[i].Data.Ref()
+		w.keep(c.req.Inputs[i].Name, c.req.Inputs[i], 0)
+	}
+	w.steps(first)
+	stop()
+	w.leave()
+	return w.answer
+}
+
+// steps runs the steps, until all have ended or the walk has its answer.
+func (w *walk) steps(ready []int) {
+	for {
+		for k, i := range ready {
+			if !w.begin(i, k == len(ready)-1) {
+				return
+			}
+		}
+		if w.open == 0 {
+			w.conclude()
+			return
+		}
+		var s stepped
+		select {
+		case s = <-w.results:
+		case <-w.c.ctx.Done():
+			w.gone()
+			return
+		}
+		w.open--
+		if !w.take(&s) {
+			return
+		}
+		ready = w.run.Ended(s.step)
+	}
+}
+
+// begin begins a step. The last of those that can begin now runs on this goroutine if no other runs. It returns false if the walk has its answer.
+func (w *walk) begin(i int, last bool) bool {
+	if w.c.ctx.Err() != nil {
+		w.gone()
+		return false
+	}
+	if due := w.c.due; w.route.spec.Late == policy.LatePolicy_LATE_POLICY_DROP && after(w.d.clock.Now(), due) {
+		w.fail(answer{err: errExpired, result: Dropped, reason: queue.DropLate.String()})
+		return false
+	}
+	r := w.request(i)
+	do := func() {
+		defer r.Free()
+		queued := w.d.clock.Now()
+		a := w.d.safely(func() answer { return w.step(i, r) })
+		w.results <- stepped{i, queued, w.d.clock.Now(), a}
+	}
+	w.open++
+	if last && w.open == 1 || !w.d.tasks.start(do) {
+		do()
+	}
+	return true
+}
+
+// request makes the request of a step, of the tensors that there are.
+func (w *walk) request(i int) *batch.Request {
+	step, whole := &w.route.graph.Steps[i], w.c.req
+	r := &batch.Request{
+		Model: step.Model, Version: step.Version, ID: whole.ID, Parameters: whole.Parameters,
+		Inputs: make([]batch.Tensor, 0, len(step.Inputs)), Outputs: make([]batch.RequestedOutput, len(step.Outputs)),
+	}
+	for k, out := range step.Outputs {
+		r.Outputs[k].Name = out.Own
+	}
+	for _, in := range step.Inputs {
+		t := w.tensors[in.Tensor]
+		if t == nil {
+			continue // the step before made none: the model says what that means
+		}
+		t.Data.Ref()
+		w.passage.Take(i, in.Tensor, int(t.size))
+		r.Inputs = append(r.Inputs, batch.Tensor{Name: in.Own, Datatype: t.Datatype, Shape: slices.Clone(t.Shape), Data: append(mem.BufferSlice{}, t.Data...)})
+		if t.takers--; t.takers == 0 && !t.output {
+			w.drop(in.Tensor, t)
+		}
+	}
+	return r
+}
+
+// keep takes over a tensor that steps take or the client has asked for, and frees any other.
+func (w *walk) keep(name string, t batch.Tensor, size int) {
+	kept := &between{Tensor: t, size: int64(size), takers: w.run.Takers(name), output: slices.Contains(w.route.graph.Outputs, name) && w.run.Wants(name)}
+	if kept.takers == 0 && !kept.output {
+		t.Data.Free()
+		return
+	}
+	w.tensors[name] = kept
+	w.grow(kept.size)
+}
+
+// drop gives a tensor back.
+func (w *walk) drop(name string, t *between) {
+	delete(w.tensors, name)
+	w.grow(-t.size)
+	t.Data.Free()
+}
+
+func (w *walk) grow(n int64) {
+	if w.account != nil && n != 0 {
+		w.d.admission.grow(w.account, n)
+	}
+}
+
+// take takes the answer of a step. It returns false if the walk has its answer.
+func (w *walk) take(s *stepped) bool {
+	if w.answer.started.IsZero() {
+		w.answer.started, w.answer.waited, w.answer.gathered = s.started, s.waited, s.gathered
+	}
+	if s.ended.After(w.answer.ended) {
+		w.answer.ended = s.ended
+	}
+	w.answer.retried = w.answer.retried || s.retried
+	if failure := s.failure(); failure != nil {
+		if s.resp != nil {
+			s.resp.Free()
+		}
+		if w.c.ctx.Err() != nil {
+			w.gone()
+			return false
+		}
+		said := forward.Status(failure)
+		w.fail(answer{err: status.Errorf(said.Code(), "in ensemble '%s', %s", w.route.name, said.Message()), result: s.result, reason: s.reason})
+		return false
+	}
+	ended := s.ended
+	if ended.IsZero() {
+		ended = s.received
+	}
+	w.passage.Pass(s.step, s.queued, s.started, ended, s.received)
+	for _, out := range w.route.graph.Steps[s.step].Outputs {
+		t := s.resp.Output(out.Own)
+		if t == nil {
+			continue
+		}
+		if t.Data == nil && t.Contents != nil {
+			if err := t.Normalize(); err != nil {
+				s.resp.Free()
+				w.fail(answer{err: status.Errorf(codes.Internal, "in ensemble '%s', output '%s' of model '%s' cannot be read: %v", w.route.name, out.Own, w.route.graph.Steps[s.step].Model, err)})
+				return false
+			}
+		}
+		t.Data.Ref()
+		w.keep(out.Tensor, batch.Tensor{Name: out.Tensor, Datatype: t.Datatype, Shape: t.Shape, Data: append(mem.BufferSlice{}, t.Data...)}, t.Data.Len())
+	}
+	s.resp.Free()
+	return true
+}
+
+// fail gives the walk an answer without a response.
+func (w *walk) fail(a answer) {
+	w.answer.resp, w.answer.err, w.answer.result, w.answer.reason = nil, a.err, a.result, a.reason
+}
+
+// gone is the answer to a caller whose context has ended.
+func (w *walk) gone() {
+	w.fail(answer{err: status.FromContextError(w.c.ctx.Err()).Err(), result: Cancelled})
+}
+
+// conclude makes the answer of the outputs that there are. Triton lists them in the order of a hash table, which for the few outputs of an ensemble is
+// the reverse of its configuration's, and adds the sequence of the request, which has none.
+func (w *walk) conclude() {
+	c := w.c
+	resp := &batch.Response{Model: c.req.Model, Version: c.tally.version, ID: c.req.ID}
+	for _, name := range slices.Backward(w.route.graph.Outputs) {
+		if t := w.tensors[name]; t != nil && t.output {
+			t.Data.Ref()
+			resp.Outputs = append(resp.Outputs, batch.Tensor{Name: name, Datatype: t.Datatype, Shape: t.Shape, Data: append(mem.BufferSlice{}, t.Data...)})
+		}
+	}
+	if len(resp.Outputs) > 0 {
+		resp.Parameters = []batch.Parameter{
+			batch.Int64Parameter(batch.ParameterSequenceID, 0), batch.BoolParameter(batch.ParameterSequenceStart, false), batch.BoolParameter(batch.ParameterSequenceEnd, false),
+		}
+	}
+	w.answer.resp = resp
+	now := w.d.clock.Now()
+	c.tally.walked(c.rows, now)
+	w.d.o.Observer.Walked(Walk{Ensemble: w.route.name, Rows: c.rows, Ended: now, Took: now.Sub(c.begins), Steps: w.passage.End()})
+}
+
+// leave gives back what the walk holds, once the steps have ended that go on without it.
+func (w *walk) leave() {
+	for name, t := range w.tensors {
+		w.drop(name, t)
+	}
+	after := func() {
+		for ; w.open > 0; w.open-- {
+			if s := <-w.results; s.resp != nil {
+				s.resp.Free()
+			}
+		}
+		w.cancel()
+		if w.hold.Valid() {
+			w.hold.Release()
+		}
+	}
+	if w.answer.result == Cancelled {
+		w.cancel()
+	}
+	if w.open == 0 || !w.d.tasks.start(after) {
+		after()
+	}
+}
+
+// step executes a step. It runs beside other steps of the walk, and reads nothing of it that changes.
+func (w *walk) step(i int, r *batch.Request) answer {
+	d := w.d
+	route, err := d.route(r.Model)
+	if err != nil {
+		return w.elsewhere(r, err)
+	}
+	c := w.call(r, route)
+	a := w.serve(c, route, i)
+	if a.result == Dropped && route.spec.Late == policy.LatePolicy_LATE_POLICY_DROP && w.route.spec.Late != policy.LatePolicy_LATE_POLICY_DROP && !c.timedOut() {
+		// The step's model drops late requests. This one is of an ensemble that serves them: it has no deadline any more.
+		c.withdraw()
+		c = w.call(r, route)
+		a = d.serve(c, route, c.queueable(route))
+	}
+	if status.Code(a.err) == codes.NotFound && d.modelOf(r.Model) == nil {
+		c.ended(&a)
+		return w.elsewhere(r, a.err)
+	}
+	c.ended(&a)
+	return a
+}
+
+// call makes the ticket of a step: it waits no longer than the whole, and is admitted with it.
+func (w *walk) call(r *batch.Request, route *route) *call {
+	d := w.d
+	c := &call{req: r, waits: true, within: w}
+	c.id, c.span = w.c.id, w.c.span
+	timeout := w.c.timeout
+	if timeout > 0 {
+		timeout = max(1, timeout-d.clock.Now().Sub(w.c.arrived))
+	}
+	c.open(w.ctx, d, timeout)
+	c.until = w.c.until
+	c.moves(route.model)
+	c.executes, c.tally, c.here = route.executes, route.tallyOf(r.Version), true
+	route.counts.arrive(c.begins)
+	return c
+}
+
+// serve serves a step until its deadline: the end of the whole, less what the steps that follow it will take.
+func (w *walk) serve(c *call, route *route, i int) answer {
+	d := w.d
+	queueable := c.queueable(route)
+	w.passage.Steps[i].Rows = c.rows
+	if err := d.hazard(c.req, route.rules); err != nil {
+		return answer{err: err, result: Rejected, reason: reasonRefused}
+	}
+	if route.spec.Cold {
+		loaded, a, ok := d.awaitLoad(c)
+		if !ok {
+			return a
+		}
+		route, queueable = loaded, c.queueable(loaded)
+	}
+	if c.due = (time.Time{}); !w.c.due.IsZero() {
+		c.due = w.run.Due(i, d.queues.foreseen(w.route.graph, c.rows), w.c.begins, w.c.due)
+	}
+	a := d.serve(c, route, queueable)
+	if c.batch && !a.passed && !a.started.IsZero() {
+		ended := a.ended
+		if ended.IsZero() {
+			ended = d.clock.Now()
+		}
+		d.queues.stepTook(route.executes, ended.Sub(a.started))
+	}
+	return a
+}
+
+// elsewhere executes a step whose model the table has lost since the walk began on the place that holds the ensemble, as Triton does.
+func (w *walk) elsewhere(r *batch.Request, lost error) answer {
+	if !w.hold.Valid() {
+		return answer{err: lost}
+	}
+	c := &call{req: r, waits: true, within: w}
+	c.open(w.ctx, w.d, 0)
+	c.moves(w.route.model)
+	c.tally, c.executes, c.rows = newTally("", 1), w.route.model, w.c.rows // its model's counts are gone with it
+	a, _ := w.d.onto(c, w.hold)
+	return a
+}
+
+// ended counts a step, as Triton counts it: as a request of its model. It has no outcome: that is the whole's.
+func (c *call) ended(a *answer) {
+	o, now := c.outcome(a)
+	c.over.Store(true)
+	c.model.counts.leave()
+	c.model.counts.add(&o, now)
+	c.d.overdue(c, a, now)
+	if !c.is(left) { // else it is counted when it ends
+		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
+	}
+}
+
+// foreseen is how long each step of a graph is expected to execute at present: as long as the last steps that called its model did, with all that shared
+// their executions, or, before there was one, what the model's profile says for a request of so many rows.
+func (q *queues) foreseen(g *ensemble.Graph, rows int) []time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.expected(g, rows)
+}
+
+// expected is foreseen. Guarded by mu.
+func (q *queues) expected(g *ensemble.Graph, rows int) []time.Duration {
+	all := make([]time.Duration, len(g.Steps))
+	for i := range g.Steps {
+		r := q.table.models[g.Steps[i].Model]
+		switch {
+		case r == nil:
+		case r.graph != nil:
+			all[i] = r.graph.Critical(q.expected(r.graph, rows))
+		default:
+			all[i] = r.executes.pace.Or(r.executes.takes(rows))
+		}
+	}
+	return all
+}
+
+// takes is how long an execution of so many rows takes on the fastest of a model's partitions. Guarded by queues.mu.
+func (m *model) takes(rows int) time.Duration {
+	fastest := queue.Never
+	for _, t := range m.queueSpec.Classes {
+		if len(t) > 1 {
+			fastest = min(fastest, t.At(rows))
+		}
+	}
+	if fastest < queue.Never {
+		return fastest.Duration()
+	}
+	if n := m.counts.executions.Load(); n > 0 {
+		return time.Duration(m.counts.execution.Load() / int64(n)) //nolint:gosec // a count
+	}
+	return 0
+}
+
+// stepTook notes how long an execution of a model took that had a step in it.
+func (q *queues) stepTook(m *model, took time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	m.pace.Add(took)
+}
