@@ -224,8 +224,15 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	w := newTeam(t)
 	before := w.configs("emulated")
 	require.EqualValues(t, 700, before[0].GetDynamicBatching().GetMaxQueueDelayMicroseconds())
-	c := w.attach("control", nil)
+	c := w.attach("control", func(settings map[string]any) {
+		settings["driver"].(map[string]any)["endpoints"].([]map[string]any)[0]["executions"] = 2
+	})
 	a := admin(t, c)
+	requireUp(t, a, "gpu0", "gpu1")
+	require.Equal(t, []int{2, 1}, []int{partitions(t, a)[0].Executions, partitions(t, a)[1].Executions}, "instances on CPUs say nothing")
+	out, code := tritonctl(t, c, "partition", "ls")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "100%, 2 at once")
 	require.Eventually(t, func() bool {
 		return !slices.ContainsFunc(w.configs("emulated"), func(m *tritonpb.ModelConfig) bool { return m.GetDynamicBatching() != nil })
 	}, 30*time.Second, 50*time.Millisecond)

@@ -175,33 +175,3 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 	_, err = a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "static", Author: "test"})
 	require.NoError(t, err, "another policy can take over")
 }
-
-// The swap changes everything a plan can change: two partitions instead of one, another discipline.
-func TestPolicySwapUnderLoadLosesNothing(t *testing.T) {
-	t.Parallel()
-	c := start(t, 1, map[string]any{"policy": map[string]any{
-		"name": "moody", "executable": moodySettings(t)["policy"].(map[string]any)["executable"], "parameters": map[string]any{"mood": "well"},
-	}}, "emulated")
-	a := admin(t, c)
-	require.Len(t, partitions(t, a), 2, "moody plans in halves")
-	for _, to := range []struct {
-		policy     string
-		partitions int
-	}{{"static", 1}, {"moody", 2}} {
-		result := underLoad(t, c, 25, func() {
-			_, err := a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: to.policy, Author: "test", Reason: "swap"})
-			require.NoError(t, err)
-			require.EventuallyWithT(t, func(collect *assert.CollectT) {
-				all := partitions(t, a)
-				assert.Len(collect, all, to.partitions)
-				for _, p := range all {
-					assert.True(collect, p.Up, p.Reason)
-				}
-				plan, err := a.Plan(t.Context())
-				assert.NoError(collect, err)
-				assert.Equal(collect, to.policy, plan.Policy)
-			}, 30*time.Second, 50*time.Millisecond)
-		})
-		requireAllAnswered(t, result)
-	}
-}

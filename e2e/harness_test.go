@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -156,7 +156,7 @@ func underLoad(t *testing.T, c *rig.Conch, rate float64, meanwhile func()) *load
 	go func() {
 		var err error
 		result, err = loadgen.Run(t.Context(), loadgen.Load{Models: models, Rate: rate, Measure: 5 * time.Minute, Until: end, Patience: time.Minute, Seed: 1},
-			counting, minitriton.SystemClock())
+			counting, clock.System())
 		done <- err
 	}()
 	ended := sync.OnceFunc(func() { close(end) })

@@ -5,12 +5,14 @@ package e2e_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/loadgen"
@@ -94,4 +96,62 @@ func TestLargeTensorsGoThroughSharedMemory(t *testing.T) {
 	require.NoError(t, syscall.Kill(serverOf(t, c, gpus[0].Partitions[0].ID), syscall.SIGKILL))
 	crowd(t, grpc, 4, 4)
 	untilLent()
+}
+
+// Large tensors go to real servers that others run through shared memory, too, where conch.yaml says so, and what comes back is each caller's own. When a
+// client has all regions of a server unregistered, they go through the socket, and then through shared memory again. No region is left with the servers.
+func TestLargeTensorsGoToAttachedServersThroughSharedMemory(t *testing.T) {
+	t.Parallel()
+	model, tensor := large(t)
+	own := repository(t, "emulated") // what the servers have already is conch's then
+	require.NoError(t, os.CopyFS(own, os.DirFS(model)))
+	w := newTeam(t)
+	c := w.attach("control", func(settings map[string]any) {
+		settings["repository"] = own
+		driver := settings["driver"].(map[string]any)
+		driver["sharedMemory"] = true
+		endpoints := driver["endpoints"].([]map[string]any)
+		for i := range endpoints {
+			endpoints[i]["repository"] = w.dirs[i]
+		}
+	})
+	a := admin(t, c)
+	require.Eventually(t, func() bool {
+		m, err := a.Model(t.Context(), "large")
+		return err == nil && m.State == "ready" && len(m.Partitions) > 0
+	}, 60*time.Second, 50*time.Millisecond)
+	grpc, err := loadgen.NewGRPC(c.Endpoints(), []loadgen.Model{{Name: "large"}}, tensor)
+	require.NoError(t, err)
+	defer grpc.Close()
+	lent := func() float64 { return scrape(t, c).sum("conch_shared_memory_bytes_total") }
+	untilLent := func() {
+		require.Eventually(t, func() bool {
+			before := lent()
+			crowd(t, grpc, 2, 4)
+			return lent() > before
+		}, 30*time.Second, 10*time.Millisecond, "nothing goes through shared memory")
+	}
+	regions := func() (n int) {
+		for _, s := range w.clients {
+			status, err := s.Stub.SystemSharedMemoryStatus(t.Context(), &tritonpb.SystemSharedMemoryStatusRequest{})
+			require.NoError(t, err)
+			n += len(status.GetRegions())
+		}
+		return n
+	}
+	untilLent()
+	require.Positive(t, regions())
+	crowd(t, grpc, 8, 8)
+	for _, s := range w.clients {
+		require.EventuallyWithT(t, func(collect *assert.CollectT) { // a server holds on to a region for a moment after its answer
+			_, err := s.Stub.SystemSharedMemoryUnregister(t.Context(), &tritonpb.SystemSharedMemoryUnregisterRequest{})
+			assert.NoError(collect, err)
+		}, 30*time.Second, 10*time.Millisecond)
+	}
+	crowd(t, grpc, 4, 4)
+	untilLent()
+	require.NoError(t, syscall.Kill(c.Pid(), syscall.SIGTERM))
+	<-c.Exited()
+	require.NoError(t, c.ExitError())
+	require.Zero(t, regions())
 }

@@ -4,8 +4,6 @@
 package e2e_test
 
 import (
-	"context"
-	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,7 +19,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/rig"
-	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // Every request that conch has accepted before SIGTERM is answered, and its servers end with it.
@@ -102,34 +99,4 @@ func holdEmulation(t *testing.T, c *rig.Conch, partitions int) (release func()) 
 	})
 	t.Cleanup(release)
 	return release
-}
-
-// A conch that starts again on its state serves what it served, and an unclean end is no exception.
-func TestRestartOnTheSameState(t *testing.T) {
-	t.Parallel()
-	c := start(t, 2, nil, "emulated")
-	a := admin(t, c)
-	before, err := a.Plan(t.Context())
-	require.NoError(t, err)
-	kill(t, c.Pid())
-	<-c.Exited()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	require.NoError(t, c.Restart(ctx))
-	after, err := a.Plan(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, withoutRevision(t, before), withoutRevision(t, after))
-	r, err := triton(t, c).ModelInfer(t.Context(), tensor("emulated", 2))
-	require.NoError(t, err)
-	require.InDelta(t, 5, firstOutput(r), 0)
-}
-
-// withoutRevision is a plan as data, without the revision of the snapshot that it answers.
-func withoutRevision(t *testing.T, p api.Plan) map[string]any {
-	t.Helper()
-	var data map[string]any
-	require.NoError(t, json.Unmarshal(p.Plan, &data))
-	require.NotEmpty(t, data["partitions"])
-	delete(data, "snapshot_revision")
-	return data
 }

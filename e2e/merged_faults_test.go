@@ -62,9 +62,15 @@ func TestAGroupThatFailsWhileItServes(t *testing.T) {
 	kinds := strings.Join(eventKinds(t, a, 0), "\n")
 	require.Contains(t, kinds, "merge_group_faulted: merge group "+group+": its executions fail on partition ")
 	require.Contains(t, kinds, "the group is in a bad mood")
+	// On a busy machine it may have been tried again meanwhile, and have failed.
+	faults := func() float64 {
+		return float64(strings.Count(strings.Join(eventKinds(t, a, 0), "\n"), "merge_group_faulted: "))
+	}
+	least := faults()
 	count := scrape(t, c)["conch_merge_group_faults_total"].GetMetric()
 	require.Len(t, count, 1)
-	require.EqualValues(t, 1, count[0].GetCounter().GetValue())
+	require.GreaterOrEqual(t, count[0].GetCounter().GetValue(), least)
+	require.Eventually(t, func() bool { return faults() >= count[0].GetCounter().GetValue() }, 30*time.Second, 20*time.Millisecond, "each fault is an event")
 	logged := func(text string) func() bool {
 		return func() bool { return strings.Contains(strings.Join(eventKinds(t, a, 0), "\n"), text) }
 	}

@@ -77,6 +77,12 @@ func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 					require.Contains(t, out, "+ "+id+": ")
 				}
 				require.Contains(t, run("plan", "apply", "--yes", "--reason", cut.name), "serves, after")
+				require.EventuallyWithT(t, func(collect *assert.CollectT) {
+					now := scrape(t, c)
+					for _, id := range cut.partitions {
+						assert.Positive(collect, now.sum("conch_execution_duration_seconds", "partition="+id)-before.sum("conch_execution_duration_seconds", "partition="+id), "%s serves", id)
+					}
+				}, time.Minute, 100*time.Millisecond)
 			})
 			requireAllAnswered(t, result)
 			var ids []string
@@ -92,9 +98,6 @@ func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 			after := scrape(t, c)
 			require.Zero(t, after.sum("conch_apply_step_failures_total"))
 			require.Zero(t, after.sum("conch_retried_requests_total", "model=emulated"), "old servers ended when they were idle")
-			for _, id := range cut.partitions {
-				require.Positive(t, after.sum("conch_execution_duration_seconds", "partition="+id)-before.sum("conch_execution_duration_seconds", "partition="+id), "%s serves", id)
-			}
 			// The old servers end with the plan that had them.
 			require.EventuallyWithT(t, func(collect *assert.CollectT) {
 				servers := 0
@@ -107,4 +110,33 @@ func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 			}, 30*time.Second, 50*time.Millisecond)
 		})
 	}
+}
+
+// A conch.yaml under which a model that serves would have no place, and one that is not valid, are refused whole: the model serves on, and
+// the event log says why.
+func TestAReloadThatIsWrongTakesNothingAway(t *testing.T) {
+	t.Parallel()
+	c := start(t, 1, nil, "emulated")
+	refused := func(why string) {
+		t.Helper()
+		require.EventuallyWithT(t, func(collect *assert.CollectT) {
+			out, code := tritonctl(t, c, "events", "--kind", "reload_refused")
+			assert.Zero(collect, code)
+			assert.Contains(collect, out, why)
+		}, 30*time.Second, 50*time.Millisecond)
+		m, err := admin(t, c).Model(t.Context(), "emulated")
+		require.NoError(t, err)
+		require.Equal(t, []string{"gpu0"}, m.Partitions)
+		_, err = triton(t, c).ModelInfer(t.Context(), tensor("emulated", 1))
+		require.NoError(t, err)
+	}
+	before, err := os.ReadFile(c.Config)
+	require.NoError(t, err)
+	reconfigure(t, c, func(settings map[string]any) {
+		settings["policy"] = map[string]any{"name": "static", "parameters": map[string]any{"placement": map[string]any{"emulated": "gpu9"}}}
+	})
+	refused("emulated, which serves, would have no place: emulated: 0/1 partitions: 1 unavailable; parameter placement names gpu9, which is no GPU or partition here; there are gpu0")
+	require.NoError(t, os.WriteFile(c.Config, before, 0o600))
+	reconfigure(t, c, func(settings map[string]any) { settings["interval"] = "-1s" })
+	refused("interval: -1s is not longer than zero")
 }

@@ -227,17 +227,23 @@ func TestQuickstartOwn(t *testing.T) {
 		case strings.HasPrefix(command, "bin/conch --config"):
 			started = command
 			u.start(command)
-		case strings.HasPrefix(command, "kill "): // the page finds the process by its name, which other tests have too
-			require.NoError(t, u.conch.Process.Kill())
-			_ = u.conch.Wait()
+		case strings.HasPrefix(command, "kill "):
+			shell := exec.CommandContext(t.Context(), "sh", "-ec", u.here(command)) //nolint:gosec // the page's
+			require.NoError(t, shell.Run())
+			var killed *exec.ExitError
+			require.ErrorAs(t, u.conch.Wait(), &killed)
+			require.Equal(t, syscall.SIGKILL, killed.Sys().(syscall.WaitStatus).Signal())
 			u.start(started)
 		default:
 			ran[strings.Join(strings.Fields(command)[:2], " ")] = u.run(command)
 		}
 	}
 	require.Contains(t, ran["bin/tritonctl repo"], "nothing is wrong")
+	require.Contains(t, ran["bin/conch config"], "is valid")
+	require.NotContains(t, ran["bin/conch config"], "warning")
 	require.Regexp(t, `double +ready`, ran["bin/tritonctl model"])
 	require.Regexp(t, `gpu0 .*double`, ran["bin/tritonctl plan"])
+	require.Contains(t, u.run("bin/tritonctl events --kind servers_taken_over"), "1 running server of the conch before taken over: gpu0")
 	loaded, err := os.ReadFile(loads)
 	require.NoError(t, err)
 	require.Equal(t, "loaded\n", string(loaded), "the next conch takes the server over, with its models")

@@ -4,337 +4,21 @@
 package cluster
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// rig is a cluster with a conch in front of it, which runs beside the cluster as a process of this machine.
-type rig struct {
-	*Cluster
-	t                        *testing.T
-	dir, state, bin, address string
-	conch                    *exec.Cmd
-	log                      *os.File
-}
-
-const namespaceOfTests = "serving"
-
-func newRig(t *testing.T) *rig {
-	bin, triton := os.Getenv("CONCH_CLUSTER_BIN"), os.Getenv("CONCH_TRITON_HOME")
-	if bin == "" || os.Geteuid() != 0 {
-		t.Skip("make e2e-cluster, as root, runs this")
-	}
-	root, err := filepath.Abs("../..")
-	must(t, err)
-	dir := "/var/lib/conch-cluster-test"
-	images, err := Images(filepath.Join(dir, "images"), bin, triton)
-	must(t, err)
-	c, err := New(Options{Dir: dir, Bin: bin, Nodes: 2, GPUs: 2, Images: images, Log: t.Logf})
-	must(t, err)
-	must(t, c.Up(t.Context()))
-	r := &rig{Cluster: c, t: t, dir: dir, state: filepath.Join(dir, "conch"), bin: filepath.Join(root, "bin"), address: "127.0.0.1:18000"}
-	t.Cleanup(func() {
-		r.stop(syscall.SIGKILL)
-		if t.Failed() {
-			text, _ := os.ReadFile(filepath.Join(dir, "log", "conch.log"))
-			t.Logf("conch's log ends:\n%s", text[max(0, len(text)-6000):])
-		}
-		if err := c.Down(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	must(t, os.RemoveAll(r.state))
-	must(t, os.MkdirAll(filepath.Join(r.state, "partitions"), 0o755))
-	must(t, os.Chmod(r.state, 0o700))
-	r.kubectl("create", "namespace", namespaceOfTests)
-	r.kubectl("create", "configmap", "-n", namespaceOfTests, "conch-release")
-	r.giveRole(root)
-	r.writeModels(root)
-	r.writeConfig(triton)
-	return r
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (r *rig) kubectl(args ...string) string {
-	r.t.Helper()
-	out, err := r.Kubectl(r.t.Context(), args...)
-	must(r.t, err)
-	return strings.TrimSpace(out)
-}
-
-// giveRole makes an account that may do what the role in docs/kubernetes.md says, and nothing else; conch works as that.
-func (r *rig) giveRole(root string) {
-	page, err := os.ReadFile(filepath.Join(root, "docs", "kubernetes.md"))
-	must(r.t, err)
-	_, role, found := strings.Cut(string(page), "\n## The role\n\n")
-	if !found {
-		r.t.Fatal("docs/kubernetes.md has no section \"The role\"")
-	}
-	var text strings.Builder
-	for line := range strings.Lines(role) {
-		if !strings.HasPrefix(line, "    ") {
-			break
-		}
-		text.WriteString(strings.TrimPrefix(line, "    "))
-	}
-	file := filepath.Join(r.dir, "role.yaml")
-	must(r.t, os.WriteFile(file, []byte(text.String()), 0o644))
-	r.kubectl("apply", "-n", namespaceOfTests, "-f", file)
-	r.kubectl("create", "serviceaccount", "-n", namespaceOfTests, "conch")
-	r.kubectl("create", "rolebinding", "-n", namespaceOfTests, "conch", "--role=conch", "--serviceaccount="+namespaceOfTests+":conch")
-	r.kubectl("create", "clusterrolebinding", "conch", "--clusterrole=conch", "--serviceaccount="+namespaceOfTests+":conch")
-	token := r.kubectl("create", "token", "-n", namespaceOfTests, "conch", "--duration=2h")
-	admin, err := os.ReadFile(r.Kubeconfig())
-	must(r.t, err)
-	head, _, found := strings.Cut(string(admin), "users: ")
-	if !found {
-		r.t.Fatal("the administrator's kubeconfig has another form")
-	}
-	must(r.t, os.WriteFile(r.account(), []byte(head+"users: [{name: admin, user: {token: "+token+"}}]\ncontexts: [{name: conch, context: {cluster: conch, user: admin}}]\ncurrent-context: conch\n"), 0o600))
-}
-
-// account is the kubeconfig that conch uses.
-func (r *rig) account() string { return filepath.Join(r.dir, "conch.kubeconfig") }
-
-// writeModels makes the repository: two emulating models of the end-to-end tests.
-func (r *rig) writeModels(root string) {
-	program, err := os.ReadFile(filepath.Join(root, "internal/pymodels/emulate/model.py"))
-	must(r.t, err)
-	config, err := os.ReadFile(filepath.Join(root, "e2e/models/emulated/config.pbtxt"))
-	must(r.t, err)
-	for _, name := range []string{"one", "two"} {
-		dir := filepath.Join(r.dir, "models", name)
-		must(r.t, os.MkdirAll(filepath.Join(dir, "1"), 0o755))
-		must(r.t, os.WriteFile(filepath.Join(dir, "config.pbtxt"), bytes.Replace(config, []byte(`"emulated"`), []byte(`"`+name+`"`), 1), 0o644))
-		must(r.t, os.WriteFile(filepath.Join(dir, "1", "model.py"), program, 0o644))
-	}
-}
-
-func (r *rig) writeConfig(triton string) {
-	mounts, err := TritonMounts(triton)
-	must(r.t, err)
-	var inside, outside []string
-	for i, dir := range mounts {
-		inside = append(inside, fmt.Sprintf("{name: m%d, mountPath: %s, readOnly: true}", i, dir))
-		outside = append(outside, fmt.Sprintf("{name: m%d, hostPath: {path: %s}}", i, dir))
-	}
-	text := fmt.Sprintf(`
-repository: %s/models
-state: %s
-listen: {grpc: "127.0.0.1:18001", http: "%s", metrics: "127.0.0.1:18002", admin: "unix://%s/admin.sock"}
-driver:
-  kind: kubernetes
-  startTimeout: 2m
-  kubernetes:
-    kubeconfig: %s
-    namespace: %s
-    owner: conch-release
-    image: %s
-    gpus: {driver: %s}
-    models: {volume: {hostPath: {path: %s/partitions}}}
-    podTemplate:
-      spec:
-        containers:
-          - name: server
-            imagePullPolicy: Never
-            volumeMounts: [%s]
-        volumes: [%s]
-limits: {drain: 10s}
-policy: {name: static, parameters: {partitions: "* = 40, 60"}}
-defaults: {slo: 2s}
-`, r.dir, r.state, r.address, r.state, r.account(), namespaceOfTests, TritonImage, Driver, r.state, strings.Join(inside, ", "), strings.Join(outside, ", "))
-	must(r.t, os.WriteFile(filepath.Join(r.dir, "conch.yaml"), []byte(text), 0o644))
-}
-
-// start starts conch, and returns once it serves.
-func (r *rig) start() time.Duration {
-	r.t.Helper()
-	log, err := os.OpenFile(filepath.Join(r.dir, "log", "conch.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	must(r.t, err)
-	begin := time.Now()
-	r.conch, r.log = exec.Command(filepath.Join(r.bin, "conch"), "--config", filepath.Join(r.dir, "conch.yaml"), "--log-format", "text"), log
-	r.conch.Stdout, r.conch.Stderr = log, log
-	must(r.t, r.conch.Start())
-	r.eventually("conch serves", 4*time.Minute, func() error {
-		for _, model := range []string{"one", "two"} {
-			if err := r.infer(model); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return time.Since(begin)
-}
-
-// stop ends conch by a signal, and waits for its end.
-func (r *rig) stop(signal syscall.Signal) {
-	if r.conch == nil {
-		return
-	}
-	_ = r.conch.Process.Signal(signal) // it may have ended
-	_ = r.conch.Wait()
-	_ = r.log.Close()
-	r.conch = nil
-}
-
-func (r *rig) eventually(what string, within time.Duration, check func() error) {
-	r.t.Helper()
-	end := time.Now().Add(within)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			r.t.Fatalf("%s: not within %s: %v", what, within, err)
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
-}
-
-// infer sends a request through conch, and looks at the answer: the model's is 2x+1.
-func (r *rig) infer(model string) error {
-	body := `{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, 16], "data": [3,3,3,3,3,3,3,3,3,3,3,3,3,3,3,3]}]}`
-	client := http.Client{Timeout: 20 * time.Second}
-	answer, err := client.Post("http://"+r.address+"/v2/models/"+model+"/infer", "application/json", strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-	var out struct{ Outputs []struct{ Data []float64 } }
-	if answer.StatusCode != http.StatusOK || json.Unmarshal(text, &out) != nil || len(out.Outputs) != 1 || len(out.Outputs[0].Data) != 16 || out.Outputs[0].Data[0] != 7 {
-		return fmt.Errorf("HTTP %d: %s", answer.StatusCode, text)
-	}
-	return nil
-}
-
-// load sends requests until the returned function is called, which says how many were sent and which failed.
-func (r *rig) load() (end func() (sent int, failed []error)) {
-	var mu sync.Mutex
-	var sent int
-	var failed []error
-	done := make(chan struct{})
-	var all sync.WaitGroup
-	for i := range 4 {
-		all.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				err := r.infer([]string{"one", "two"}[(n+i)%2])
-				mu.Lock()
-				sent++
-				if err != nil {
-					failed = append(failed, err)
-				}
-				mu.Unlock()
-				time.Sleep(20 * time.Millisecond)
-			}
-		})
-	}
-	return func() (int, []error) {
-		close(done)
-		all.Wait()
-		return sent, failed
-	}
-}
-
-// none fails where a request did.
-func (r *rig) none(sent int, failed []error) {
-	r.t.Helper()
-	if len(failed) > 0 {
-		r.t.Errorf("%d of %d requests failed; the first: %v", len(failed), sent, failed[0])
-	}
-	if sent < 20 {
-		r.t.Errorf("only %d requests were sent", sent)
-	}
-	r.t.Logf("%d requests, none failed", sent)
-}
-
-// servers are the Pods of conch by name: their unique ids. Those that are going are left out.
-func (r *rig) servers() map[string]string {
-	r.t.Helper()
-	out := r.kubectl("get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.metadata.deletionTimestamp}{"\n"}{end}`)
-	all := map[string]string{}
-	for line := range strings.Lines(out) {
-		if f := strings.Fields(line); len(f) == 2 {
-			all[f[0]] = f[1]
-		}
-	}
-	return all
-}
-
-// replan waits until all GPUs may be used, and orders a plan for them: by itself conch moves nothing to a node that is back while that gains less than it disturbs.
-func (r *rig) replan() {
-	r.t.Helper()
-	r.eventually("a plan for all GPUs", time.Minute, func() error {
-		slices, err := r.Kubectl(r.t.Context(), "get", "resourceslices", "-o", "name")
-		if err != nil {
-			return err
-		}
-		if n := len(strings.Fields(slices)); n != 2 {
-			return fmt.Errorf("%d nodes offer GPUs", n)
-		}
-		if _, err := output(r.t.Context(), filepath.Join(r.bin, "tritonctl"), "--admin", "unix://"+r.state+"/admin.sock", "plan", "apply", "--yes"); err != nil {
-			return err
-		}
-		if n := len(r.servers()); n < 8 {
-			return fmt.Errorf("it has %d servers", n)
-		}
-		return nil
-	})
-}
-
-func (r *rig) awaitServers(want int, on string) {
-	r.t.Helper()
-	r.eventually(fmt.Sprintf("%d servers on %s", want, on), 2*time.Minute, func() error {
-		out, err := r.Kubectl(r.t.Context(), "get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", `jsonpath={range .items[*]}{.spec.nodeName} {.status.conditions[?(@.type=="Ready")].status} {.metadata.deletionTimestamp}{"\n"}{end}`)
-		if err != nil {
-			return err
-		}
-		n := 0
-		for line := range strings.Lines(out) {
-			if f := strings.Fields(line); len(f) == 2 && f[1] == "True" && strings.HasPrefix(f[0], on) {
-				n++
-			}
-		}
-		if n != want {
-			return fmt.Errorf("%d are", n)
-		}
-		return nil
-	})
-}
-
 // TestConchOnAClusterOfTwoNodes is one walk through the life of a conch on a real cluster: each step begins where the one before has ended.
 func TestConchOnAClusterOfTwoNodes(t *testing.T) {
-	r := newRig(t)
+	r := newRig(t, 2)
 	step := func(name string, do func()) bool {
 		ok := t.Run(name, func(t *testing.T) {
 			before := r.t
@@ -348,6 +32,21 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 		return ok
 	}
 	var before map[string]string
+
+	step("the chart's manifests are what the API server takes, and Conch's Pod is restricted", func() {
+		page, err := os.ReadFile("../deploy/testdata/chart-cluster.golden.yaml")
+		must(r.t, err)
+		r.kubectl("label", "namespace", namespaceOfTests, "pod-security.kubernetes.io/warn=restricted")
+		for manifest := range strings.SplitSeq(string(page), "---\n") {
+			if strings.TrimSpace(manifest) == "" || strings.Contains(manifest, "monitoring.coreos.com") {
+				continue
+			}
+			file := filepath.Join(r.t.TempDir(), "manifest.yaml")
+			must(r.t, os.WriteFile(file, []byte(manifest), 0o644))
+			r.kubectl("apply", "--dry-run=server", "--warnings-as-errors", "-n", namespaceOfTests, "-f", file)
+		}
+		r.kubectl("label", "namespace", namespaceOfTests, "pod-security.kubernetes.io/warn-")
+	})
 
 	step("shares of 40 and 60 percent of each of four GPUs", func() {
 		t := r.t
@@ -372,6 +71,24 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 			t.Errorf("shares: %v; want 40 and 60 of each GPU", shares)
 		}
 		before = r.servers()
+
+		// The commands of docs/kubernetes.md that show what there is.
+		page, err := os.ReadFile("../../docs/kubernetes.md")
+		must(t, err)
+		_, columns, found := strings.Cut(string(page), "    kubectl get pods -l conch.io/release=conch -o custom-columns='")
+		if !found {
+			t.Fatal("docs/kubernetes.md does not say how Pods are shown")
+		}
+		columns, _, _ = strings.Cut(columns, "'")
+		table := r.kubectl("get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", "custom-columns="+columns)
+		if strings.Count(table, "\n") != 8 || !strings.Contains(table, "40% of node-1.gpu-0") || strings.Contains(table, "<none>") {
+			t.Errorf("the Pods are shown as\n%s", table)
+		}
+		for _, of := range []struct{ command, want string }{{"node ls", "node-1"}, {"gpu ls", "node-2.gpu-1"}, {"partition ls", "node-1.gpu-0"}, {"version", ", replica "}, {"events", " owns them"}} {
+			if out, err := r.tritonctl(strings.Fields(of.command)...); err != nil || !strings.Contains(out, of.want) {
+				t.Errorf("tritonctl %s: %v\n%s", of.command, err, out)
+			}
+		}
 	})
 
 	step("conch is killed, and the next one serves from the same Pods", func() {
@@ -393,37 +110,24 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 	})
 
 	step("a Pod is deleted by hand", func() {
-		end := r.load()
-		name := slices.Sorted(maps.Keys(before))[0]
-		r.kubectl("delete", "pod", "-n", namespaceOfTests, name, "--wait=false")
-		time.Sleep(3 * time.Second)
+		r.podDeleted()
+		all, err := r.tritonctl("partition", "ls", "-o", "name")
+		must(r.t, err)
+		_, err = r.tritonctl("partition", "restart", strings.Fields(all)[0], "--yes")
+		must(r.t, err)
 		r.awaitServers(8, "node-")
-		r.none(end())
-		if _, still := r.servers()[name]; still {
-			r.t.Errorf("%s is there again", name)
-		}
+		r.eventually("the Pod's events say what conch's do", time.Minute, func() error {
+			out, err := r.Kubectl(r.t.Context(), "get", "events", "-n", namespaceOfTests, "--field-selector", "involvedObject.kind=Pod,source=conch", "-o", `jsonpath={range .items[*]}{.reason} {.involvedObject.name}{"\n"}{end}`)
+			if err == nil && !strings.Contains(out, "PartitionRestarted conch-") {
+				err = fmt.Errorf("they are %q", out)
+			}
+			return err
+		})
 	})
 
-	step("a kubelet is down: its servers serve on until the plan without that node is there", func() {
-		end := r.load()
-		must(r.t, r.StopKubelet(2))
-		r.awaitServers(4, "node-1")
-		time.Sleep(30 * time.Second)
-		must(r.t, r.StartKubelet(2))
-		r.replan()
-		r.awaitServers(8, "node-")
-		r.none(end())
-	})
+	step("a kubelet is down: its servers serve on until the plan without that node is there", r.kubeletDown)
 
-	step("the API server is down for 20 s", func() {
-		end := r.load()
-		must(r.t, r.StopAPIServer())
-		time.Sleep(20 * time.Second)
-		must(r.t, r.StartAPIServer(r.t.Context()))
-		time.Sleep(5 * time.Second)
-		r.none(end())
-		r.awaitServers(8, "node-")
-	})
+	step("the API server is down for 20 s", func() { r.apiServerDown(20 * time.Second) })
 
 	step("a node is cordoned: its models go elsewhere, and come back", func() {
 		end := r.load()
@@ -436,19 +140,74 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 		r.none(end())
 	})
 
-	step("two conches of one release: the second waits", func() {
+	step("every replica takes requests: none is lost while replicas come, are killed, end, and lead in turn", func() { r.replicas() })
+
+	step("the leader is paused for longer than its lease: a conch of another machine goes on with the plan, and the paused one changes nothing", func() {
 		t := r.t
-		second := exec.Command(filepath.Join(r.bin, "conch"), "--config", filepath.Join(r.dir, "conch.yaml"), "--state", filepath.Join(r.dir, "second"), "--log-format", "text")
-		var out bytes.Buffer
-		second.Stdout, second.Stderr = &out, &out
-		must(t, second.Start())
-		time.Sleep(6 * time.Second)
-		must(t, second.Process.Signal(syscall.SIGTERM))
-		_ = second.Wait()
-		if !strings.Contains(out.String(), "another conch leads this release") {
-			t.Errorf("the second said:\n%s", out.String())
+		before, loads := r.servers(), r.loads()
+		if loads < 8 {
+			t.Errorf("%d servers say that they have loaded %d models", len(before), loads)
 		}
-		must(t, r.infer("one"))
+		// What a conch knows of before: the plan's places, the plans of before, and the repository's revisions.
+		knows := func(r *rig) (all []string) {
+			for _, of := range []string{"plan show", "plan history", "repo history"} {
+				text, err := r.tritonctl(append(strings.Fields(of), "-o", "name")...)
+				must(t, err)
+				all = append(all, strings.TrimSpace(text))
+			}
+			return all
+		}
+		known := knows(r)
+		second := r.second()
+		second.writeConfig(os.Getenv("CONCH_TRITON_HOME"))
+		second.launch()
+		defer second.stop(syscall.SIGKILL)
+		second.serves()
+		end := second.load()
+		second.flows()
+		must(t, r.conch.Process.Signal(syscall.SIGSTOP))
+		begin := time.Now()
+		second.leads()
+		second.flows()
+		second.none(end())
+		t.Logf("the second serves %.1f s after the first was paused", time.Since(begin).Seconds())
+		if now := r.servers(); fmt.Sprint(now) != fmt.Sprint(before) {
+			t.Errorf("the Pods were %v and are %v", before, now)
+		}
+		if now := r.loads(); now != loads {
+			t.Errorf("%d models were loaded for the second conch", now-loads)
+		}
+		for i, now := range knows(second) {
+			if known[i] == "" || !strings.HasSuffix(now, known[i]) {
+				t.Errorf("the first knew %q, and the second knows %q", known[i], now)
+			}
+		}
+		r.kubectl("delete", "pod", "-n", namespaceOfTests, slices.Sorted(maps.Keys(before))[0], "--wait=false")
+		r.awaitServers(8, "node-")
+		after := r.servers()
+
+		must(t, r.conch.Process.Signal(syscall.SIGCONT))
+		select {
+		case <-r.ended:
+		case <-time.After(time.Minute):
+			t.Fatal("the first conch does not end though another leads")
+		}
+		must(t, r.log.Close())
+		r.conch = nil
+		r.says("leads release conch by now: this one ends")
+		// Its process has ended, so that no request of it is to come.
+		if now := r.servers(); fmt.Sprint(now) != fmt.Sprint(after) {
+			t.Errorf("the Pods were %v and are %v", after, now)
+		}
+		second.replan()
+		known = knows(second)
+		second.stop(syscall.SIGTERM)
+		t.Logf("the first serves again %.1f s after its start", r.start().Seconds())
+		for i, now := range knows(r) {
+			if !strings.HasSuffix(now, known[i]) {
+				t.Errorf("the second knew %q, and the first knows %q", known[i], now)
+			}
+		}
 	})
 
 	step("the release is deleted, and its servers with it", func() {
@@ -464,4 +223,8 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 			return nil
 		})
 	})
+
+	step("Conch runs as the chart's Deployment: a rollout completes, and no request is lost while replicas are scaled and replaced", r.rollout)
+
+	step("Tritons that run as a Deployment: conch follows them, and loses no request while they are scaled, restarted and deleted", r.deployment)
 }

@@ -50,6 +50,25 @@ func Images(dir, clusterBin, triton string) ([]string, error) {
 	return files, nil
 }
 
+// ConchImage is the name of the image that Conch makes.
+const ConchImage = "docker.io/local/conch:1"
+
+// Conch makes an image of the programs in bin, with the C library that they are linked to.
+func Conch(file, bin string) error {
+	i := Image{Name: "local/conch:1", Path: "/usr/bin", Files: map[string][]byte{}}
+	for to, from := range map[string]string{
+		"/usr/bin/conch": filepath.Join(bin, "conch"), "/usr/bin/conch-policies": filepath.Join(bin, "conch-policies"), "/usr/bin/tritonctl": filepath.Join(bin, "tritonctl"),
+		"/lib64/ld-linux-x86-64.so.2": "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6": "/lib/x86_64-linux-gnu/libc.so.6",
+	} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return fmt.Errorf("the image of conch: %w", err)
+		}
+		i.Files[to] = text
+	}
+	return i.Write(file)
+}
+
 // TritonMounts are the directories of this machine that Pods with TritonImage need at the same paths: first that of the tests' tritonserver, then the system's
 // libraries, and the Python that its virtual environment was made from, where that lies elsewhere.
 func TritonMounts(triton string) ([]string, error) {

@@ -46,9 +46,9 @@ func Groups() []Group {
 		{"settings", "TraceSetting, LogSettings", all},
 		{"classification", "the classification extension", "passed through"},
 		{"generate", "/generate and /generate_stream", passed},
-		{"ensemble", "ensembles", "passed through"},
+		{"ensemble", "ensembles", "executed step by step, each step queued and batched, or passed through"},
 		{"versions", "several versions of a model", queued},
-		{"priority", "priorities, queue policies, preserve_ordering", passed + ", whose own batcher keeps its author's rules"},
+		{"priority", "priorities, queue policies, preserve_ordering", "Conch's queue keeps the policy in Triton's words; with preserve_ordering, and where driver attach finds them, " + passed},
 		{"metrics", "the metrics page of a server", "Conch has its own page, with the servers' metrics on it by partition"},
 	}
 }

@@ -150,6 +150,7 @@ func (q *queuedRun) after(name string, requests []*pb.ModelInferRequest) int {
 func queueCases() []Case {
 	cases := []Case{
 		{"priority/a full queue", func(e *Env) {
+			before := e.quiet("queued")
 			q := e.busy()
 			crowd := several(12, "crowd", 0, parameter("priority", 3))
 			q.send(crowd...)
@@ -164,6 +165,26 @@ func queueCases() []Case {
 			}
 			require.GreaterOrEqual(e, refused, 12-2*e.partitions())
 			require.GreaterOrEqual(e, 12-refused, 2, "two may wait")
+			after := e.settled(before, uint64(e.partitions()+12-refused))
+			require.Equal(e, before.InferenceStats.Success.Count+uint64(e.partitions()+12-refused), after.InferenceStats.Success.Count)
+			require.Equal(e, before.InferenceStats.Fail.Count, after.InferenceStats.Fail.Count, "what is not queued is not counted")
+		}},
+		{"priority/a full queue, of requests that share no execution", func(e *Env) {
+			q := e.busy()
+			q.send(several(2*e.partitions(), "crowd", 0, parameter("priority", 3))...)
+			q.inLine(0)
+			wanted := taking("queued", "classes", 0, parameter("priority", 3), classes("OUTPUT0", 1))
+			q.send(wanted)
+			q.end()
+			e.refused(q.errs["classes"], codes.Unavailable, "[request id: classes] Exceeds maximum queue size")
+		}},
+		{"priority/a timeout that is over, of a request that shares no execution", func(e *Env) {
+			q := e.busy()
+			wanted := taking("queued", "classes", 0, parameter("timeout", 1000), classes("OUTPUT0", 1))
+			q.send(wanted)
+			q.outlasted(0)
+			q.end()
+			q.expired([]*pb.ModelInferRequest{wanted})
 		}},
 		{"priority/a full queue over HTTP", func(e *Env) {
 			q := e.busy()
@@ -240,6 +261,7 @@ func queueCases() []Case {
 			require.NoError(e, <-second)
 		}},
 	}
+	cases = append(cases, queuedStepCases()...)
 	cases = append(cases, Case{"priority/a high one goes first, and what names none that there is goes as the default", func(e *Env) {
 		q := e.busy()
 		low := several(9, "low", 10, parameter("priority", 4))
@@ -285,4 +307,53 @@ func queueCases() []Case {
 		q.all.Wait()
 		e.infer(taking("queued", "next", 0))
 	}})
+}
+
+// queuedStepCases ask an ensemble whose steps' model has a queue policy: the policy holds for each step, with the priority and the timeout of the whole, and
+// the refusal of a step is that of the whole, in its name.
+func queuedStepCases() []Case {
+	whole := func(n int, name string, options ...option) []*pb.ModelInferRequest {
+		all := make([]*pb.ModelInferRequest, n)
+		for i := range all {
+			all[i] = request("pipeline_queued", append([]option{input("X", "FP32", shape(1, 1), fp32(0)), id(name + " " + strconv.Itoa(i))}, options...)...)
+		}
+		return all
+	}
+	return []Case{
+		{"priority/a timeout that is over, of an ensemble's step", func(e *Env) {
+			q := e.busy()
+			hasty, strict, patient := whole(2, "hasty", parameter("timeout", 1000)), whole(2, "strict", parameter("priority", 5)), whole(2, "patient", parameter("priority", 4))
+			q.send(slices.Concat(hasty, strict, patient)...)
+			q.outlasted(0)
+			q.end()
+			for _, r := range slices.Concat(hasty, strict) {
+				e.refused(q.errs[r.Id], codes.Unavailable, "in ensemble 'pipeline_queued', Request timeout expired")
+			}
+			q.answered(patient)
+		}},
+		{"priority/put off or left to wait, not refused, as an ensemble's step", func(e *Env) {
+			q := e.busy()
+			late := whole(2, "late", parameter("priority", 6))
+			calm := whole(2, "calm", parameter("priority", 4), parameter("timeout", 1)) // no policy has a timeout that it could shorten
+			q.send(slices.Concat(late, calm)...)
+			q.outlasted(0)
+			q.end()
+			q.answered(late)
+			q.answered(calm)
+		}},
+		{"priority/a full queue, of an ensemble's step", func(e *Env) {
+			q := e.busy()
+			crowd := whole(12, "crowd", parameter("priority", 3))
+			q.send(crowd...)
+			q.end()
+			refused := 0
+			for _, r := range crowd {
+				if q.errs[r.Id] != nil {
+					refused++
+					e.refused(q.errs[r.Id], codes.Unavailable, "in ensemble 'pipeline_queued', [request id: "+r.Id+"] Exceeds maximum queue size")
+				}
+			}
+			require.GreaterOrEqual(e, refused, 12-2*e.partitions())
+		}},
+	}
 }

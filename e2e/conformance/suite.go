@@ -67,13 +67,13 @@ const callTimeout = 90 * time.Second
 func sharedCases() []Case {
 	return slices.Concat(serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), streamCases(), streamOrderCases(), keepaliveCases(), bytesCases(), httpCases(), jsonCases(),
 		jsonRefusedCases(), binaryCases(), encodingCases(), acrossCases(), connectionCases(), reshapeCases(),
-		classificationCases(), generateCases(), versionCases(), ensembleCases())
+		classificationCases(), generateCases(), versionCases(), ensembleCases(), ensembleStepsCases())
 }
 
 // aloneCases run one after the other, when nothing else does.
 func aloneCases() []Case {
 	return slices.Concat(sequenceCases(), sequencesCases(), sequenceIDCases(), controlCases(), statisticsCases(), batchingCases(), formingCases(), queueCases(), settingsCases(),
-		metricsCases(), memoryTensorCases(), repositoryCases(), loadCases(), memoryCases(), ensembleRepositoryCases())
+		metricsCases(), memoryTensorCases(), repositoryCases(), loadCases(), memoryCases(), ensembleRepositoryCases(), ensembleMiddleCases(), ensembleStatisticsCases())
 }
 
 // Cases lists the suite.

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -28,6 +30,10 @@ type fake struct {
 	whole, changes map[api.Topic][]any
 	// answers by path.
 	answers map[string]any
+	// A stream ends when cut gets something. One that begins with a Last-Event-ID has missed in place of whole, and back gets the id.
+	missed map[api.Topic][]any
+	cut    chan struct{}
+	back   chan string
 }
 
 // serve gives the fake's admin address.
@@ -77,10 +83,18 @@ func (f *fake) watch(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = out.Flush()
 	}
-	send(f.whole, true)
+	if last := r.Header.Get("Last-Event-ID"); last != "" && f.back != nil {
+		send(f.missed, false)
+		f.back <- last
+	} else {
+		send(f.whole, true)
+	}
 	for again := time.NewTicker(500 * time.Millisecond); ; {
 		select {
 		case <-r.Context().Done():
+			again.Stop()
+			return
+		case <-f.cut:
 			again.Stop()
 			return
 		case <-again.C:
@@ -121,6 +135,9 @@ func newFake(models, gpus []string) *fake {
 			f.changes[api.TopicModels] = append(f.changes[api.TopicModels], m)
 		}
 	}
+	for back := minutesOfFakes; back > 0; back-- {
+		f.whole[api.TopicMinutes] = append(f.whole[api.TopicMinutes], minuteOf(now, back, models))
+	}
 	var plan []map[string]any
 	for i, id := range gpus {
 		g := api.GPU{ID: id, Node: fmt.Sprintf("node%d", i/8), Type: "H100-80GB", MemoryBytes: 80 << 30}
@@ -152,6 +169,25 @@ func newFake(models, gpus []string) *fake {
 	f.whole[api.TopicPlan] = []any{api.Plan{Revision: 3, Policy: "usher", AppliedAt: now.Add(-time.Hour), AppliedBy: "ada", Reason: "start", Plan: text}}
 	f.whole[api.TopicEvents] = []any{}
 	return f
+}
+
+// minutesOfFakes are how many minutes a fake has measured.
+const minutesOfFakes = 45
+
+// minuteOf is the minute that began so many minutes before the present one. Of every seventh model nothing was measured in every fifth minute, and every
+// tenth was late in some.
+func minuteOf(now time.Time, back int, models []string) api.Minute {
+	m := api.Minute{Start: now.Add(-time.Duration(back) * time.Minute).Truncate(time.Minute).Unix(), Models: map[string]api.Counted{}}
+	for i, name := range models {
+		switch {
+		case i%7 == 2 && back%5 == 0:
+		case i%10 == 3 && back%4 < 2:
+			m.Models[name] = api.Counted{1000, 1000 - uint64(20*(back%4+1))} //nolint:gosec // not negative
+		default:
+			m.Models[name] = api.Counted{1200, 1199}
+		}
+	}
+	return m
 }
 
 func numbered(format string, n int) (all []string) {
@@ -195,6 +231,59 @@ func TestHostileNames(t *testing.T) {
 		require.NotContains(t, js[string](b, `document.title`), "owned")
 		require.False(t, js[bool](b, `!!document.querySelector('main script, main img, main b b')`), "a name became an element on %s", name)
 	}
+}
+
+// drawn says whether the chart of the last hour has a line in its middle, where the minutes of half an hour ago are: its filling goes down to the axis, and is
+// no grey, as the grid is.
+const drawn = `(() => { const c = document.querySelector('.plot canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+	for (let y = 0; y < c.height; y++) for (let x = c.width * 0.4; x < c.width * 0.9; x++) { const i = 4 * (y * c.width + Math.floor(x)); if (d[i + 3] > 200 && d[i + 2] - d[i] > 90) return true } return false })()`
+
+// The last hour is a chart, with gaps where nothing was measured; a connection that breaks brings only the minutes since.
+func TestTheLastHour(t *testing.T) {
+	models := numbered("model-%d", 5)
+	f := newFake(append(slices.Clone(models), "constructor"), []string{"gpu0"})
+	for _, m := range f.whole[api.TopicMinutes] {
+		delete(m.(api.Minute).Models, "constructor")
+	}
+	// A minute ago as the fake began: the test may run into the next minute, and this one is not seen twice.
+	f.missed = map[api.Topic][]any{api.TopicMinutes: {minuteOf(time.Now(), 0, models[:3])}}
+	f.cut, f.back = make(chan struct{}), make(chan string, 10)
+	b := open(t, ui(t, f.serve(t)))
+	b.screen("late")
+	b.sees("In time over the last hour, all requests: 45 minutes measured, none below 99%")
+	label := func(model string) string {
+		return `[...document.querySelectorAll('tbody tr')].find((r) => r.querySelector('th').textContent === '` + model + `').querySelector('svg.hour')?.getAttribute('aria-label') ?? ''`
+	}
+	require.Equal(t, "last hour: 45 minutes measured, none below 99%", js[string](b, label("model-0")))
+	require.Equal(t, "last hour: 36 minutes measured, none below 99%", js[string](b, label("model-2")), "of nine minutes nothing is known")
+	require.Equal(t, "last hour: 45 minutes measured, 23 below 99%, the worst 96.0%", js[string](b, label("model-3")))
+	require.Empty(t, js[string](b, label("constructor")), "nothing was measured")
+	require.Equal(t, 36, js[int](b, `document.querySelectorAll('tbody tr svg.hour')[0] && [...document.querySelectorAll('tbody tr')].find((r) => r.querySelector('th').textContent === 'model-2').querySelector('svg.hour .kept').getAttribute('d').match(/M/g).length`))
+	for _, look := range []struct {
+		scheme string
+		width  int64
+	}{{"light", 1440}, {"dark", 1440}, {"light", 390}} {
+		b.look(look.scheme, look.width, 900)
+		require.True(t, js[bool](b, drawn), "%s, %d: the chart is made anew for another theme, with what is known", look.scheme, look.width)
+		b.picture(fmt.Sprintf("hour-%s-%d", look.scheme, look.width))
+		b.accessible("the last hour")
+	}
+	b.look("light", 1440, 900)
+	b.click("tbody button.link", "model-3")
+	b.sees("In time over the last hour: 45 minutes measured, 23 below 99%")
+	b.settled()
+	b.picture("hour-of-a-model")
+	b.accessible("the last hour of a model")
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.until(`!document.querySelector('dialog')`, "Escape closes nothing")
+	b.click("tbody button.link", "constructor")
+	b.sees("In time over the last hour: unknown, no whole minute was measured yet")
+	b.do(chromedp.KeyEvent(kb.Escape))
+
+	f.cut <- struct{}{}
+	require.NotEmpty(t, <-f.back, "the browser says what it has")
+	b.sees("all requests: 46 minutes measured")
+	require.Equal(t, "last hour: 45 minutes measured, 23 below 99%, the worst 96.0%", js[string](b, label("model-3")), "it was not measured meanwhile")
 }
 
 const (

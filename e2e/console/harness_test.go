@@ -17,15 +17,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// The test binary is also a minitriton, which conch starts as a server and which can be killed as one.
+// The test binary is also a minitriton, which conch starts as a server and which can be killed as one, and a policy.
 func TestMain(m *testing.M) {
 	if rig.AsMinitriton() {
+		return
+	}
+	if policy.Hosted(os.Getenv) {
+		policy.Serve(withdrawing{})
 		return
 	}
 	code := m.Run()
@@ -87,7 +92,7 @@ parameters { key: "conch_builtin" value { string_value: "nonsense" } }`), 0o644)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = loadgen.Run(ctx, loadgen.Load{Models: models.Load(), Rate: 75, Measure: time.Hour, Until: done, Seed: 1, Patience: time.Second}, calls, minitriton.SystemClock())
+			_, _ = loadgen.Run(ctx, loadgen.Load{Models: models.Load(), Rate: 75, Measure: time.Hour, Until: done, Seed: 1, Patience: time.Second}, calls, clock.System())
 		}()
 		shared.conch = conch
 		shared.stop = func() {

@@ -22,7 +22,7 @@ func TestPictures(t *testing.T) {
 	b := open(t, ui(t, conch.Admin))
 	b.look("light", 1280, 720)
 	b.screen("late")
-	time.Sleep(40 * time.Second) // so that a minute is to be seen
+	time.Sleep(3 * time.Minute) // so that some minutes are to be seen
 	b.picture("console-late")
 	b.screen("gpus")
 	time.Sleep(time.Second)

@@ -23,8 +23,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
 )
@@ -134,7 +134,7 @@ func serve(t *testing.T, o rig.ConchOptions, models rig.Models, callers int) *ri
 	ctx, stop := context.WithCancel(t.Context())
 	loaded := make(chan error, 1)
 	go func() {
-		_, err := loadgen.Closed(ctx, callers, 10*time.Minute, caller, minitriton.SystemClock())
+		_, err := loadgen.Closed(ctx, callers, 10*time.Minute, caller, clock.System())
 		loaded <- err
 	}()
 	t.Cleanup(func() { stop(); <-loaded })

@@ -45,8 +45,9 @@ func TestChart(t *testing.T) {
 		settings  []string
 		manifests int
 	}{
-		"attach": {[]string{"mode=attach"}, 6},
-		"own":    {[]string{"mode=own"}, 6},
+		"attach":  {[]string{"mode=attach"}, 6},
+		"own":     {[]string{"mode=own"}, 6},
+		"cluster": {[]string{"mode=cluster", "cluster.podTemplate.spec.priorityClassName=serving", "cluster.gpus.sharing=none"}, 12},
 		// Conch comes into a Deployment that another release has: the module deploy/helm/strict applies the patches to one.
 		"beside":       {[]string{"attach.deployment=triton"}, 4},
 		"patch-add":    {[]string{"attach.deployment=triton", "attach.patch=add"}, 1},
@@ -93,7 +94,15 @@ func TestChart(t *testing.T) {
 			require.Equal(t, rules, kinds["PrometheusRule"]["spec"])
 		})
 	}
-	for _, wrong := range []string{"mode=neither", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton"} {
+	// Where replicas cannot reach each other, one serves, and nothing waits for the other to be ready.
+	for _, alone := range [][]string{{"config.listen.tls.certificate=/tls/tls.crt", "config.listen.tls.key=/tls/tls.key"}, {"config.listen.reusePort=true"}} {
+		out, err := render(t, append(alone, "mode=cluster")...)
+		require.NoError(t, err)
+		require.Contains(t, string(out), "replicas: 1\n", alone)
+		require.Contains(t, string(out), "maxUnavailable: 100%", alone)
+		require.NotContains(t, string(out), "PodDisruptionBudget", alone)
+	}
+	for _, wrong := range []string{"mode=neither", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton"} {
 		_, err := render(t, wrong)
 		require.Error(t, err, wrong)
 	}

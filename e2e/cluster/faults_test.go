@@ -1,0 +1,263 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestFaults does to a conch under load what happens in a cluster, CONCH_CLUSTER_ROUNDS times each. No request may fail but those that a killed process
+// had, which its caller asks once more. After each round what is there is what the plan asks for.
+func TestFaults(t *testing.T) {
+	rounds, err := strconv.Atoi(os.Getenv("CONCH_CLUSTER_ROUNDS"))
+	if err != nil || rounds < 1 {
+		t.Skip("make faults-cluster runs this")
+	}
+	r := newRig(t, 1)
+	r.start()
+	r.awaitServers(r.all(), "node-")
+	r.peer = r.second()
+	r.clients = append(r.clients, r.peer.address)
+	r.peer.writeConfig(os.Getenv("CONCH_TRITON_HOME"))
+	r.peer.launch()
+	r.peer.ready()
+	r.settles()
+	for _, fault := range []struct {
+		name string
+		do   func()
+	}{
+		{"the plan moves the models between the nodes", r.planMoves},
+		{"a Pod is deleted", r.podDeleted},
+		{"a Pod is evicted", r.podEvicted},
+		{"the leader is killed", r.leaderKilled},
+		{"the API server is down for longer than a lease", func() { r.apiServerDown(6 * time.Second) }},
+		{"a kubelet is down until the plan is without its node", r.kubeletDown},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			for round := range rounds {
+				if !t.Run(strconv.Itoa(round+1), func(t *testing.T) {
+					before := r.t
+					r.t, r.peer.t = t, t
+					defer func() { r.t, r.peer.t = before, before }()
+					begin := time.Now()
+					fault.do()
+					r.settles()
+					t.Logf("%.1f s", time.Since(begin).Seconds())
+				}) {
+					t.FailNow() // what comes next would begin from a state that nobody wants
+				}
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// podDeleted deletes one of the servers' Pods under load.
+func (r *rig) podDeleted() {
+	r.podGoes("deleted", func(name string) { r.kubectl("delete", "pod", "-n", namespaceOfTests, name, "--wait=false") })
+}
+
+// podEvicted evicts one by the Eviction API, as a drain of its node does: the PodDisruptionBudget may want that to wait.
+func (r *rig) podEvicted() {
+	r.podGoes("evicted", func(name string) {
+		file := filepath.Join(r.t.TempDir(), "eviction.json")
+		must(r.t, os.WriteFile(file, fmt.Appendf(nil, `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": %q, "namespace": %q}}`, name, namespaceOfTests), 0o644))
+		r.eventually("the eviction is allowed", time.Minute, func() error {
+			_, err := r.Kubectl(r.t.Context(), "create", "--raw", "/api/v1/namespaces/"+namespaceOfTests+"/pods/"+name+"/eviction", "-f", file)
+			return err
+		})
+	})
+}
+
+func (r *rig) podGoes(how string, do func(name string)) {
+	r.t.Helper()
+	end := r.load()
+	names := slices.Sorted(maps.Keys(r.servers()))
+	name := names[time.Now().UnixNano()%int64(len(names))]
+	do(name)
+	r.awaitServers(r.all(), "node-")
+	r.none(end())
+	if _, still := r.servers()[name]; still {
+		r.t.Errorf("%s was %s, and is there", name, how)
+	}
+}
+
+// planMoves has the two models change nodes under load.
+func (r *rig) planMoves() {
+	r.t.Helper()
+	end := r.load()
+	names := []string{"one", "two"}
+	if r.swapped = !r.swapped; r.swapped {
+		slices.Reverse(names)
+	}
+	var places []string
+	for n, model := range names {
+		var gpus []string
+		for g := range r.gpus {
+			gpus = append(gpus, fmt.Sprintf("%s.gpu-%d", NodeName(n+1), g))
+		}
+		places = append(places, model+" = "+strings.Join(gpus, ", "))
+	}
+	for _, order := range [][]string{
+		{"policy", "use", "static", "--set", "partitions=" + sharesOfTests, "--set", "placement=" + strings.Join(places, "; ")},
+		{"plan", "apply", "--yes"},
+	} {
+		_, err := r.tritonctl(order...)
+		must(r.t, err)
+	}
+	r.settles()
+	r.flows()
+	r.none(end())
+}
+
+// leaderKilled kills the conch that leads; the other one goes on from the same Pods, and the one that was killed is started again.
+func (r *rig) leaderKilled() {
+	r.t.Helper()
+	before := r.servers()
+	end := r.load()
+	r.flows()
+	r.stop(syscall.SIGKILL)
+	r.relieve()
+	r.flows()
+	r.none(end())
+	if now := r.servers(); !maps.Equal(now, before) {
+		r.t.Errorf("the Pods were %v and are %v", before, now)
+	}
+}
+
+// relieve starts the conch that led and has ended again, as a Deployment does, and follows the other one, which leads from now on.
+func (r *rig) relieve() {
+	r.t.Helper()
+	r.state, r.peer.state, r.address, r.peer.address = r.peer.state, r.state, r.peer.address, r.address
+	r.conch, r.peer.conch, r.log, r.peer.log, r.ended, r.peer.ended = r.peer.conch, r.conch, r.peer.log, r.log, r.peer.ended, r.ended
+	r.leads()
+	r.peer.stop(syscall.SIGKILL)
+	must(r.t, os.Rename(r.peer.logFile(), r.peer.logFile()+".before"))
+	r.peer.launch()
+	r.peer.ready()
+}
+
+// hasEnded reports whether conch has.
+func (r *rig) hasEnded() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// apiServerDown stops it for a while under load.
+func (r *rig) apiServerDown(outage time.Duration) {
+	r.t.Helper()
+	end := r.load()
+	must(r.t, r.StopAPIServer())
+	time.Sleep(outage) // of this length: it is the fault
+	must(r.t, r.StartAPIServer(r.t.Context()))
+	r.renews(time.Now())
+	r.none(end())
+	r.awaitServers(r.all(), "node-")
+}
+
+// kubeletDown stops that of a node under load, until the plan is without the node, and starts it.
+func (r *rig) kubeletDown() {
+	r.t.Helper()
+	end := r.load()
+	must(r.t, r.StopKubelet(2))
+	r.eventually("a plan without node-2", 2*time.Minute, func() error {
+		if n := len(r.servers()); n != r.all()/nodesOfTests {
+			return fmt.Errorf("it has %d servers", n)
+		}
+		return nil
+	})
+	must(r.t, r.StartKubelet(2))
+	r.replan()
+	r.awaitServers(r.all(), "node-")
+	r.none(end())
+}
+
+// settles waits until what is there is what the plan asks for: by conch's own conditions, by the cluster's Pods, and by what each server says it has loaded.
+func (r *rig) settles() {
+	r.t.Helper()
+	r.eventually("observed is what is desired", 2*time.Minute, func() error {
+		if r.peer != nil && r.hasEnded() { // after an outage of the API server another one may have been the first to have the lease
+			r.says("leads release conch by now: this one ends")
+			r.relieve()
+		}
+		text, err := r.tritonctl("partition", "ls", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var list []struct {
+			ID, HTTP   string
+			Models     []string
+			Retiring   bool
+			Conditions []struct {
+				Type, Message string
+				Holds         bool
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			return fmt.Errorf("tritonctl partition ls: %w", err)
+		}
+		var errs []error
+		for _, p := range list {
+			if p.Retiring {
+				errs = append(errs, fmt.Errorf("%s is an old server that is to go", p.ID))
+				continue
+			}
+			for _, c := range p.Conditions {
+				if c.Holds != (c.Type == "ready") {
+					errs = append(errs, fmt.Errorf("%s: %s is %t: %s", p.ID, c.Type, c.Holds, c.Message))
+				}
+			}
+			loaded, err := loadedAt(p.HTTP)
+			slices.Sort(p.Models)
+			if err == nil && !slices.Equal(loaded, p.Models) {
+				err = fmt.Errorf("%s has loaded %v; the plan wants %v", p.ID, loaded, p.Models)
+			}
+			errs = append(errs, err)
+		}
+		// Those that are going are counted, too.
+		pods, err := r.Kubectl(r.t.Context(), "get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", "name")
+		errs = append(errs, err)
+		if n := len(strings.Fields(pods)); n != r.all() || len(list) != r.all() {
+			errs = append(errs, fmt.Errorf("%d Pods for the %d partitions of the plan; want %d of each", n, len(list), r.all()))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// loadedAt are the models that a server says are ready, sorted.
+func loadedAt(address string) (names []string, err error) {
+	client := http.Client{Timeout: 5 * time.Second}
+	answer, err := client.Post("http://"+address+"/v2/repository/index", "application/json", strings.NewReader(`{"ready": true}`))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var index []struct{ Name string }
+	if err := json.NewDecoder(answer.Body).Decode(&index); err != nil {
+		return nil, fmt.Errorf("the index of %s: %w", address, err)
+	}
+	for _, m := range index {
+		names = append(names, m.Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}

@@ -1,0 +1,123 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// infer has a request answered as a client behind a Service does: where a conch takes no connection it tries the others, and a request that a conch took and
+// whose connection broke, since that conch was killed, is asked once more. Whatever a conch answers is the answer.
+func (r *rig) infer(model string) (err error) {
+	cut := false
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a client's pause
+		for _, address := range r.clients {
+			err = inferAt(address, model)
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				continue
+			}
+			if broken := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE); !broken || cut || len(r.clients) < 2 {
+				return err
+			}
+			cut = true
+		}
+		if len(r.clients) < 2 {
+			return err
+		}
+	}
+	return err
+}
+
+// inferAt sends a request to an address, and looks at the answer: the model's is 2x+1.
+func inferAt(address, model string) error {
+	body := `{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, 16], "data": [3,3,3,3,3,3,3,3,3,3,3,3,3,3,3,3]}]}`
+	client := http.Client{Timeout: 20 * time.Second}
+	answer, err := client.Post("http://"+address+"/v2/models/"+model+"/infer", "application/json", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	var out struct{ Outputs []struct{ Data []float64 } }
+	if answer.StatusCode != http.StatusOK || json.Unmarshal(text, &out) != nil || len(out.Outputs) != 1 || len(out.Outputs[0].Data) != 16 || out.Outputs[0].Data[0] != 7 {
+		return fmt.Errorf("HTTP %d: %s", answer.StatusCode, text)
+	}
+	return nil
+}
+
+// load sends requests until the returned function is called, which says how many were sent and which failed.
+func (r *rig) load() (end func() (sent int, failed []error)) {
+	return r.loadBy(r.infer)
+}
+
+// loadAt is load, with an address for each request.
+func (r *rig) loadAt(address func() string) (end func() (sent int, failed []error)) {
+	return r.loadBy(func(model string) error { return inferAt(address(), model) })
+}
+
+func (r *rig) loadBy(ask func(model string) error) (end func() (sent int, failed []error)) {
+	var mu sync.Mutex
+	var sent int
+	var failed []error
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				err := ask([]string{"one", "two"}[(n+i)%2])
+				mu.Lock()
+				sent++
+				r.sent.Add(1)
+				if err != nil {
+					failed = append(failed, err)
+				}
+				mu.Unlock()
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+	}
+	return func() (int, []error) {
+		close(done)
+		all.Wait()
+		return sent, failed
+	}
+}
+
+// flows waits until some more requests were answered.
+func (r *rig) flows() {
+	r.t.Helper()
+	want := r.sent.Load() + 40
+	r.eventually("requests are answered", time.Minute, func() error {
+		if n := r.sent.Load(); n < want {
+			return fmt.Errorf("%d of %d were", n, want)
+		}
+		return nil
+	})
+}
+
+// none fails where a request did.
+func (r *rig) none(sent int, failed []error) {
+	r.t.Helper()
+	if len(failed) > 0 {
+		r.t.Errorf("%d of %d requests failed; the first: %v", len(failed), sent, failed[0])
+		return
+	}
+	r.t.Logf("%d requests, none failed", sent)
+}
