@@ -16,10 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
 )
 
 // The golden files of the chart are what helm renders: e2e/deploy holds them to that.
@@ -28,7 +32,9 @@ const golden = "../../../e2e/deploy/testdata/chart-*.golden.yaml"
 func decoder(t *testing.T) runtime.Decoder {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme, monitoringv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, policyv1.AddToScheme, monitoringv1.AddToScheme, rbacv1.AddToScheme, networkingv1.AddToScheme,
+	} {
 		require.NoError(t, add(scheme))
 	}
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
@@ -53,6 +59,7 @@ func TestManifestsAreOfTheirTypes(t *testing.T) {
 	all := []string{"ConfigMap", "Deployment", "PodDisruptionBudget", "PrometheusRule", "Service", "ServiceMonitor"}
 	for name, want := range map[string][]string{
 		"attach": all, "own": all, "beside": {"ConfigMap", "PrometheusRule", "Service", "ServiceMonitor"}, "patch-add": {"Deployment"},
+		"cluster": {"ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "NetworkPolicy", "PrometheusRule", "Role", "RoleBinding", "Service", "ServiceAccount", "ServiceMonitor"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			page, err := os.ReadFile(strings.Replace(golden, "*", name, 1))
@@ -69,6 +76,31 @@ func TestManifestsAreOfTheirTypes(t *testing.T) {
 			require.ElementsMatch(t, want, kinds)
 		})
 	}
+}
+
+// With mode cluster Conch's own Pod keeps Pod Security's strictest standard: the server's own check says so.
+func TestConchIsRestricted(t *testing.T) {
+	page, err := os.ReadFile(strings.Replace(golden, "*", "cluster", 1))
+	require.NoError(t, err)
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	require.NoError(t, err)
+	restricted := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
+	for _, document := range documents(t, page) {
+		object, _, err := decoder(t).Decode(document, nil, nil)
+		require.NoError(t, err)
+		d, ok := object.(*appsv1.Deployment)
+		if !ok {
+			continue
+		}
+		pod := d.Spec.Template
+		for _, result := range evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec) {
+			require.True(t, result.Allowed, "%s: %s", result.ForbiddenReason, result.ForbiddenDetail)
+		}
+		pod.Spec.Containers[0].SecurityContext.RunAsNonRoot = nil
+		require.False(t, policy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)).Allowed, "the check finds what is wrong")
+		return
+	}
+	t.Fatal("no Deployment")
 }
 
 // requireContainers is: each has an image, bounds of its resources, no more rights than it needs, and mounts only volumes that there are.

@@ -6,15 +6,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if contains "conch" .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-conch{{ end }}
 {{- end }}
 {{- define "conch.own" -}}
-{{- if eq .Values.mode "own" }}yes{{ else if ne .Values.mode "attach" }}{{ fail (printf "mode is %q: it may be attach or own" .Values.mode) }}{{ end }}
+{{- if eq .Values.mode "own" }}yes{{ else if not (has .Values.mode (list "attach" "cluster")) }}{{ fail (printf "mode is %q: it may be attach, own or cluster" .Values.mode) }}{{ end }}
 {{- end }}
-{{- /* What is rendered: own, attach, beside (all but a Deployment, for one that another release has), or patch (for that one, and nothing else). */ -}}
+{{- /* What is rendered: own, cluster, attach, beside (all but a Deployment, for one that another release has), or patch (for that one, and nothing else). */ -}}
 {{- define "conch.what" -}}
 {{- $a := .Values.attach }}
-{{- if and (include "conch.own" .) $a.deployment }}{{ fail "attach.deployment is for mode attach: with mode own Conch starts the servers itself" }}{{ end }}
+{{- if and (or (include "conch.own" .) (eq .Values.mode "cluster")) $a.deployment }}{{ fail "attach.deployment is for mode attach: with the others Conch starts the servers itself" }}{{ end }}
 {{- if and $a.patch (not (has $a.patch (list "add" "remove"))) }}{{ fail (printf "attach.patch is %q: it may be add or remove" $a.patch) }}{{ end }}
 {{- if and $a.patch (not $a.deployment) }}{{ fail "attach.patch is for a Deployment: name it with attach.deployment" }}{{ end }}
-{{- if include "conch.own" . }}own{{ else if $a.patch }}patch{{ else if $a.deployment }}beside{{ else }}attach{{ end }}
+{{- if include "conch.own" . }}own{{ else if eq .Values.mode "cluster" }}cluster{{ else if $a.patch }}patch{{ else if $a.deployment }}beside{{ else }}attach{{ end }}
+{{- end }}
+{{- /* Whether every replica takes requests: with mode cluster, unless clients' connections are encrypted or addresses are shared. */ -}}
+{{- define "conch.handsOn" -}}
+{{- if and (eq .Values.mode "cluster") (not (dig "listen" "tls" "certificate" "" .Values.config)) (not (dig "listen" "reusePort" false .Values.config)) }}yes{{ end }}
+{{- end }}
+{{- define "conch.replicas" -}}
+{{- if kindIs "invalid" .Values.replicas }}{{ ternary 2 1 (eq (include "conch.handsOn" .) "yes") }}{{ else }}{{ .Values.replicas }}{{ end }}
 {{- end }}
 {{- /* conch.yaml */ -}}
 {{- define "conch.config" -}}
@@ -24,6 +31,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $_ := set $set "repository" "/models" -}}
 {{- $_ := set $set "driver" (dict "kind" "process" "tritonserver" "/opt/tritonserver/bin/tritonserver") -}}
 {{- $_ := set $set "listen" (dict "grpc" ":8001" "http" ":8000" "metrics" ":8002" "admin" "unix:///run/conch/admin.sock") -}}
+{{- else if eq $what "cluster" }}
+{{- $c := .Values.cluster }}
+{{- if gt (len (include "conch.name" .)) 30 }}{{ fail (printf "the release %q is too long: mode cluster begins Pods' names with it, and takes 30 characters with -conch" .Release.Name) }}{{ end }}
+{{- $pods := dict "release" (include "conch.name" .) "owner" (include "conch.name" .) "namespace" .Release.Namespace "image" .Values.triton.image "models" $c.models -}}
+{{- if $c.podTemplate }}{{ $_ := set $pods "podTemplate" $c.podTemplate }}{{ end -}}
+{{- if $c.gpus }}{{ $_ := set $pods "gpus" $c.gpus }}{{ end -}}
+{{- $_ := set $set "repository" "/models" -}}
+{{- $_ := set $set "driver" (dict "kind" "kubernetes" "kubernetes" $pods) -}}
+{{- $_ := set $set "listen" (dict "grpc" ":8101" "http" ":8100" "metrics" ":8102" "admin" "unix:///run/conch/admin.sock") -}}
 {{- else }}
 {{- $_ := set $set "driver" (dict "kind" "attach" "endpoints" (list .Values.attach.endpoint)) -}}
 {{- $_ := set $set "listen" (dict "grpc" ":8101" "http" ":8100" "metrics" ":8102" "admin" "unix:///run/conch/admin.sock") -}}
@@ -54,9 +70,18 @@ ports:
   - {name: conch-http, containerPort: {{ if $own }}8000{{ else }}8100{{ end }}}
   - {name: conch-metrics, containerPort: {{ if $own }}8002{{ else }}8102{{ end }}}
 # Ready once a plan serves; alive as long as the process answers. A start that loads large models takes its time.
+{{- if and (eq .Values.mode "cluster") (not (include "conch.handsOn" .)) }}
+# One that waits for the lease opens no door, for as long as another leads.
+startupProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 2, failureThreshold: 100000000}
+{{- else }}
 startupProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 2, failureThreshold: 60}
+{{- end }}
 readinessProbe: {httpGet: {path: /readyz, port: conch-metrics}, periodSeconds: 2}
 livenessProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+{{- if include "conch.handsOn" . }}
+# The Service sends new connections elsewhere before this replica shuts its doors.
+lifecycle: {preStop: {sleep: {seconds: 5}}}
+{{- end }}
 resources: {{- toYaml (ternary .Values.serverResources .Values.resources (eq $own "yes")) | nindent 2 }}
 securityContext:
   runAsNonRoot: true
@@ -77,6 +102,10 @@ volumeMounts:
   - {name: shared-memory, mountPath: /dev/shm}
   {{- else }}
   - {name: conch-tmp, mountPath: /tmp}
+  {{- end }}
+  {{- if eq .Values.mode "cluster" }}
+  - {name: models, mountPath: /models, readOnly: true}
+  - {name: conch-models, mountPath: {{ .Values.cluster.models.path }}}
   {{- end }}
 {{- end }}
 {{- /* The volumes that only Conch's container has. */ -}}
