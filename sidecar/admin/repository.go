@@ -23,9 +23,23 @@ func (v view) Revisions(ctx context.Context) ([]api.RepositoryRevision, error) {
 
 // Import implements API.
 func (v view) Import(ctx context.Context, r api.ImportRequest, progress func(api.ImportProgress)) (api.RepositoryRevision, error) {
-	return made(v.control.Import(ctx, r, func(p repo.Progress) {
+	files, changed, err := v.control.Import(ctx, r, func(p repo.Progress) {
 		progress(api.ImportProgress{DoneBytes: p.Done, AllBytes: p.All, Model: p.Model})
-	}))
+	})
+	if err != nil {
+		return api.RepositoryRevision{}, coded(err)
+	}
+	return Imported(files, changed), nil
+}
+
+// Imported is the revision after an import, which may have found it unchanged.
+func Imported(r *repo.Revision, changed bool) api.RepositoryRevision {
+	out := Revision(r, r.ID)
+	if !changed {
+		out.Unchanged = true
+		out.Added, out.Removed, out.Changed, out.Loaded, out.Unloaded = nil, nil, nil, nil, nil
+	}
+	return out
 }
 
 // Rollback implements API.

@@ -63,7 +63,7 @@ type Control interface {
 	UsePolicy(context.Context, api.UsePolicyRequest) (api.Policy, error)
 	Revisions(context.Context) ([]*repo.Revision, error)
 	CurrentRevision() string
-	Import(context.Context, api.ImportRequest, func(repo.Progress)) (*repo.Revision, error)
+	Import(context.Context, api.ImportRequest, func(repo.Progress)) (files *repo.Revision, changed bool, err error)
 	Rollback(context.Context, api.RollbackRequest) (*repo.Revision, error)
 	CompareRevisions(ctx context.Context, from, to string) (*repo.Comparison, error)
 	Collect(context.Context, api.CollectRequest) (repo.Collected, error)

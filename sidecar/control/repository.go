@@ -32,25 +32,26 @@ func (c *Control) CurrentRevision() string {
 }
 
 // Import reads a model repository into a new revision and asks for a plan of
-// it. Where nothing changed, the revision that there is is returned. Where Triton
+// it. Where nothing changed, the revision that there is is returned, and that it is not new. Where Triton
 // would refuse a model that serves, there is no new revision. Progress is called now and then; it may be nil.
-func (c *Control) Import(ctx context.Context, r api.ImportRequest, progress func(repo.Progress)) (*repo.Revision, error) {
+func (c *Control) Import(ctx context.Context, r api.ImportRequest, progress func(repo.Progress)) (files *repo.Revision, changed bool, err error) {
 	if err := c.ready(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer c.release()
 	if err := c.notOthers(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	before := c.CurrentRevision()
 	author, dir := cmp.Or(r.Author, "operator"), cmp.Or(r.Directory, c.settings().Repository)
-	files, err := c.repository.ImportReporting(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "import of "+dir), Time: c.clock.Now()}, progress)
+	files, err = c.repository.ImportReporting(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "import of "+dir), Time: c.clock.Now()}, progress)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, false, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if err := c.serveFiles(ctx, files, author, r.Reason); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return files, nil
+	return files, files.ID != before, nil
 }
 
 // Rollback makes a new revision of an earlier one's models and asks for a plan of

@@ -26,12 +26,15 @@ func TestImport(t *testing.T) {
 		same, err := r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.NoError(t, err)
 		require.Equal(t, "r1", same.ID)
+		require.True(t, same.Unchanged)
+		require.Empty(t, same.Added, "what it changed when it was made is not of this import")
 		require.Len(t, r.Events(0), events, "nothing changed")
 
 		r.repository.hold(model("a", "d2", 8), model("c", "d1", 8))
 		next, err := r.Import(t.Context(), api.ImportRequest{Directory: "/elsewhere", Author: "ada", Reason: "new weights"}, nil)
 		require.NoError(t, err)
 		require.True(t, next.Current)
+		require.False(t, next.Unchanged)
 		require.Equal(t, []string{"a", "c"}, next.Models)
 		pass(time.Second)
 		for _, p := range r.reconciler.last().Plan.GetPartitions() {

@@ -40,7 +40,11 @@ func (r *rig) Revisions(ctx context.Context) (all []api.RepositoryRevision, err 
 }
 
 func (r *rig) Import(ctx context.Context, o api.ImportRequest, _ func(api.ImportProgress)) (api.RepositoryRevision, error) {
-	return made(r.Control.Import(ctx, o, nil))
+	files, changed, err := r.Control.Import(ctx, o, nil)
+	if err != nil {
+		return api.RepositoryRevision{}, err
+	}
+	return admin.Imported(files, changed), nil
 }
 
 func (r *rig) Rollback(ctx context.Context, o api.RollbackRequest) (api.RepositoryRevision, error) {

@@ -5,15 +5,32 @@ package factory
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
 // ErrNotConfirmed is the failure of a command that disturbs what serves and was not
 // confirmed.
 var ErrNotConfirmed = errors.New("not confirmed; nothing was changed")
+
+// ConfirmFound is Confirm of an order to something that conch is asked for first, so that nobody confirms what cannot be done.
+func ConfirmFound[T any](ctx context.Context, f *Factory, what string, find func(*client.Client, context.Context) (T, error)) error {
+	if !f.Yes {
+		conch, err := f.Client()
+		if err != nil {
+			return err
+		}
+		if _, err := find(conch, ctx); err != nil {
+			return err
+		}
+	}
+	return f.Confirm(what)
+}
 
 // Confirm asks the person at the terminal whether to do what disturbs clients.
 // --yes answers beforehand; without a terminal it is refused.

@@ -28,6 +28,8 @@ type RepositoryRevision struct {
 	// Problems are those of its models, those that keep a model from being served first.
 	Problems []RepositoryProblem `json:"problems,omitempty"`
 	Current  bool                `json:"current"`
+	// Unchanged: an import found what there was, and made no revision. This is the one that there was, without what it changed when it was made.
+	Unchanged bool `json:"unchanged,omitempty"`
 }
 
 // RepositoryProblem is one thing that is wrong with a model of the repository.

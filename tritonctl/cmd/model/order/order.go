@@ -44,7 +44,8 @@ func build(f *factory.Factory, unload bool, c *cobra.Command) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		r.Model, r.Author = args[0], f.Author
 		if unload {
-			if err := f.Confirm("unloading model " + r.Model); err != nil {
+			find := func(conch *client.Client, ctx context.Context) (api.Model, error) { return conch.Model(ctx, r.Model) }
+			if err := factory.ConfirmFound(c.Context(), f, "unloading model "+r.Model, find); err != nil {
 				return err
 			}
 		}

@@ -29,7 +29,10 @@ server serves.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.PartitionNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := f.Confirm("restarting the server of partition " + args[0]); err != nil {
+			find := func(conch *client.Client, ctx context.Context) (api.Partition, error) {
+				return conch.Partition(ctx, args[0])
+			}
+			if err := factory.ConfirmFound(c.Context(), f, "restarting the server of partition "+args[0], find); err != nil {
 				return err
 			}
 			f.Begin("the server starts and loads its models")

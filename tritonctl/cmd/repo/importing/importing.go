@@ -57,7 +57,11 @@ func Draw(t *output.Table, r api.RepositoryRevision) {
 	if len(r.Models) == 1 {
 		models = "model"
 	}
-	t.Line(fmt.Sprintf("revision %s: %d %s", r.ID, len(r.Models), models))
+	unchanged := ""
+	if r.Unchanged {
+		unchanged = "; nothing has changed since"
+	}
+	t.Line(fmt.Sprintf("revision %s: %d %s%s", r.ID, len(r.Models), models, unchanged))
 	for _, change := range []struct {
 		what   string
 		models []string
