@@ -20,6 +20,8 @@ type Models struct {
 	list []zoo.Model
 	// parts are models that those of the list call, as the steps of ensembles; no client asks for them.
 	parts []zoo.Model
+	// path is how many emulated steps make an answer, one after the other; 0 means 1.
+	path int
 }
 
 // Zoo is the published models of these names on this GPU type, with all times and SLOs multiplied by stretch.
@@ -102,7 +104,7 @@ func Ensembles(p zoo.Profile, n int, head, stretch float64, maxBatch int) (Model
 }
 
 // Pipeline is one ensemble, of the given steps in their order: lines l(b) = beta + alpha*b, times and the SLO as they are. A step whose results several steps
-// make has so many inputs.
+// make has so many inputs. The first output of steps that no other takes is what answers are checked by.
 func Pipeline(name string, slo time.Duration, maxBatch int, steps []zoo.Step, lines map[string]zoo.Profile) Models {
 	m := Models{list: []zoo.Model{{Name: name, Profile: zoo.Profile{Model: name, SLO: slo}, MaxBatchSize: maxBatch, Steps: steps}}}
 	for _, step := range steps {
@@ -110,7 +112,23 @@ func Pipeline(name string, slo time.Duration, maxBatch int, steps []zoo.Step, li
 		p.Model = step.Model
 		m.parts = append(m.parts, zoo.Model{Name: step.Model, Profile: p, MaxBatchSize: maxBatch, ModelPy: pymodels.Emulate, Inputs: len(step.After)})
 	}
+	m.path = firstPath(steps)
 	return m
+}
+
+// firstPath is how many steps make the ensemble's first output, one after the other: of its inputs, what is emulated reads the first.
+func firstPath(steps []zoo.Step) (path int) {
+	taken := make([]bool, len(steps))
+	for _, step := range steps {
+		for _, before := range step.After {
+			taken[before] = true
+		}
+	}
+	at := slices.Index(taken, false)
+	for path = 1; len(steps[at].After) > 0; path++ {
+		at = steps[at].After[0]
+	}
+	return path
 }
 
 // Instant is one model that takes no time, with rows of so many FP32 elements.
@@ -136,7 +154,12 @@ func (m Models) tensor() loadgen.Tensor {
 	if len(m.list) > 0 && len(m.list[0].Dims) > 0 {
 		elements = int(m.list[0].Dims[0])
 	}
-	return loadgen.Emulated(elements)
+	t := loadgen.Emulated(elements)
+	for range m.path - 1 {
+		once := loadgen.Emulated(elements)
+		t.Scale, t.Shift = once.Scale*t.Scale, once.Scale*t.Shift+once.Shift
+	}
+	return t
 }
 
 // Names lists the models.
