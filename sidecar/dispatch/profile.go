@@ -99,7 +99,26 @@ func (q *queues) modelSpec(m *model) queue.ModelSpec {
 		// A request that was queued under the table before must not wait for a
 		// batch that is no longer made.
 		Closed: m.spec.RowLimit() == 0 || m.spec.Membership != nil,
-		SLO:    queue.Time(m.spec.SLO), Late: late(m.spec.Late),
+		SLO:    queue.Time(m.slo()), Late: late(m.spec.Late),
+	}
+}
+
+// slo is what the queue plans a model's batches by, beside the deadline of each request: how long its requests may take, on average, where some are steps of
+// ensembles, which may take another time than those that ask for the model by its name. Guarded by queues.mu.
+func (m *model) slo() time.Duration { return m.allowed.Or(m.spec.SLO) }
+
+// allow counts how long a request may take that is queued: its part of an ensemble's SLO, or its model's SLO. Guarded by mu.
+func (q *queues) allow(m *model, c *call) {
+	switch {
+	case c.part > 0:
+		m.allowed.Add(c.part)
+	case c.within == nil && m.allowed.Known() && m.spec.SLO > 0:
+		m.allowed.Add(m.spec.SLO)
+	default:
+		return
+	}
+	if before, now := m.queueSpec.SLO, queue.Time(m.slo()); max(before, now)-min(before, now) > before/8 {
+		q.do(func(s *queue.Scheduler) error { return q.setQueue(s, q.now(), m) })
 	}
 }
 

@@ -231,6 +231,7 @@ func (q *queues) put(c *call) whether {
 		q.separate([]*call{c}, queue.NoPartition)
 	}
 	c.queued.Owner = c
+	q.allow(of, c)
 	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), of.id, &c.queued); return nil })
 	q.countLate(of)
 	return isQueued

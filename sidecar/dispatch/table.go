@@ -78,6 +78,7 @@ type model struct {
 	revision  string // of the model's files
 	tallies   map[string]*tally
 	pace      forecast.Pace // of steps that call it
+	allowed   forecast.Pace // how long its requests may take, once a step has called it: slo
 	inGroup   int           // requests that wait in the queue of the model's merge group
 }
 

@@ -4,6 +4,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -346,7 +347,9 @@ func (w *walk) serve(c *call, route *route, i int) answer {
 		route, queueable = loaded, c.queueable(loaded)
 	}
 	if c.due = (time.Time{}); !w.c.due.IsZero() {
-		c.due = w.run.Due(i, d.queues.foreseen(w.route.graph, c.rows), w.c.begins, w.c.due)
+		expected := d.queues.foreseen(w.route.graph, c.rows)
+		c.due = w.run.Due(i, expected, w.c.begins, w.c.due)
+		c.part = w.route.graph.Part(i, expected, cmp.Or(w.c.part, w.c.due.Sub(w.c.begins)))
 	}
 	a := d.serve(c, route, queueable)
 	if c.batch && !a.passed && !a.started.IsZero() {

@@ -6,8 +6,10 @@ package dispatch_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -337,4 +339,34 @@ func TestWhatCannotMakeItIsDroppedAtItsFirstStep(t *testing.T) {
 			require.Positive(t, r.count(t)[dispatch.Dropped])
 		})
 	}
+}
+
+// TestBatchesOfStepsHaveTheTimeOfTheEnsemble: how large a batch may be follows from what the ensemble leaves a step, and not from the SLO of the step's model,
+// which may be a default that nobody thought of. Here batches of one, which that SLO allows, are too few for the load.
+func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		parts, o := inBubble(t, 1)
+		parts[0].asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
+			time.Sleep(10*time.Millisecond + time.Duration(r.Inputs[0].Shape[0])*10*time.Millisecond)
+		}
+		d, r := newDispatcher(t, o, ensembleTable(1, func(t *router.Table) {
+			t.Models["e"].SLO, t.Models["e"].Late = time.Second, policy.LatePolicy_LATE_POLICY_DROP
+			for _, name := range []string{"m", "n"} {
+				t.Models[name].SLO = 20 * time.Millisecond
+			}
+		}, parts...))
+		for _, name := range []string{"m", "n"} {
+			profile := linear(10*time.Millisecond, 10*time.Millisecond)
+			profile.Model = name
+			d.SetProfile(profile)
+		}
+		var calls sync.WaitGroup
+		for i := range 350 {
+			calls.Go(func() { _ = infer(t.Context(), t, d, uint32(i), 1, toModel("e")) })
+			time.Sleep(time.Second / 35)
+		}
+		calls.Wait()
+		require.Equal(t, map[dispatch.Result]int{dispatch.OK: 350}, r.count(t))
+		require.Greater(t, slices.Max(parts[0].executions()), 1)
+	})
 }

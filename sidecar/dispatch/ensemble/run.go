@@ -138,6 +138,16 @@ func (r *Run) after(step int, expected []time.Duration) time.Duration {
 	return after[step]
 }
 
+// Part is how much of the whole's time is a step's, in proportion to how long each step is expected to execute: along the longest path the parts are the whole.
+// It is zero where none is expected to take time.
+func (g *Graph) Part(step int, expected []time.Duration, whole time.Duration) time.Duration {
+	longest := g.Critical(expected)
+	if longest == 0 {
+		return 0
+	}
+	return time.Duration(float64(whole) * float64(max(0, expected[step])) / float64(longest))
+}
+
 // Critical is how long the longest path through all of a graph's steps will take.
 func (g *Graph) Critical(expected []time.Duration) (longest time.Duration) {
 	until := make([]time.Duration, len(g.Steps))

@@ -5,14 +5,14 @@ package forecast
 
 import "time"
 
-// Pace is how long something that the steps of DAGs do with a model takes at present, such as its executions: a mean over the last steps. The zero value
-// knows none.
-type Pace struct{ mean float64 } // nanoseconds; 0: there was no step
+// Pace is how long something takes, or may take, at present, such as a model's executions for the steps of DAGs: a mean over the last. The zero value knows
+// none.
+type Pace struct{ mean float64 } // nanoseconds; 0: there was none
 
-// paceWeight is the part of the mean that one step makes.
+// paceWeight is the part of the mean that the last makes.
 const paceWeight = 1. / 32
 
-// Add counts a step.
+// Add counts one more.
 func (p *Pace) Add(took time.Duration) {
 	if p.mean == 0 {
 		p.mean = float64(took)
@@ -20,6 +20,9 @@ func (p *Pace) Add(took time.Duration) {
 	}
 	p.mean += (float64(took) - p.mean) * paceWeight
 }
+
+// Known reports whether there is a mean.
+func (p *Pace) Known() bool { return p.mean > 0 }
 
 // Or is the mean, or what is known before there is one.
 func (p *Pace) Or(known time.Duration) time.Duration {
