@@ -15,6 +15,9 @@ type Index struct {
 	models   map[string]*Model
 	profiles map[profileKey]*Profile
 	gpus     []NodeGPU
+	cpus     map[string]*CPU
+	// types of the available GPUs, each once.
+	types    []string
 	byID     map[gpuKey]*GPU
 	derived  map[string]*DerivedModel
 	rules    map[string]*Rule
@@ -39,6 +42,7 @@ func NewIndex(s *Snapshot) *Index {
 		snapshot: s,
 		models:   make(map[string]*Model, len(s.GetModels())),
 		profiles: make(map[profileKey]*Profile, len(s.GetProfiles())),
+		cpus:     make(map[string]*CPU),
 		byID:     make(map[gpuKey]*GPU),
 		derived:  make(map[string]*DerivedModel),
 		rules:    make(map[string]*Rule),
@@ -69,12 +73,19 @@ func NewIndex(s *Snapshot) *Index {
 			x.profiles[key] = p
 		}
 	}
+	kinds := make(map[string]bool)
 	for _, n := range s.GetNodes() {
+		if _, twice := x.cpus[n.GetName()]; !twice {
+			x.cpus[n.GetName()] = n.GetCpu()
+		}
 		for _, g := range n.GetGpus() {
 			x.gpus = append(x.gpus, NodeGPU{Node: n.GetName(), GPU: g})
 			key := gpuKey{n.GetName(), g.GetId()}
 			if _, twice := x.byID[key]; !twice {
 				x.byID[key] = g
+			}
+			if !g.GetUnavailable() && !kinds[g.GetType()] {
+				kinds[g.GetType()], x.types = true, append(x.types, g.GetType())
 			}
 		}
 	}
@@ -96,14 +107,7 @@ func (x *Index) Model(name string) *Model { return x.models[name] }
 func (x *Index) Derived(name string) *DerivedModel { return x.derived[name] }
 
 // CPU of a node; nil where it may run no models.
-func (x *Index) CPU(node string) *CPU {
-	for _, n := range x.snapshot.GetNodes() {
-		if n.GetName() == node {
-			return n.GetCpu()
-		}
-	}
-	return nil
-}
+func (x *Index) CPU(node string) *CPU { return x.cpus[node] }
 
 // GPUOf is the GPU that a partition has a share of; nil where it has none,
 // several, or one that the snapshot does not have.
@@ -162,6 +166,9 @@ func (x *Index) Hopeless(model string) bool {
 	share := uint32(100)
 	if rule.MaxShare > 0 {
 		share = min(share, rule.MaxShare)
+	}
+	if !rule.restricted {
+		return len(x.types) > 0 && !slices.ContainsFunc(x.types, func(gpuType string) bool { return x.Meets(model, gpuType, share) })
 	}
 	somewhere := false
 	for _, g := range x.gpus {

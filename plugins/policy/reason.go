@@ -19,15 +19,18 @@ type Tally struct {
 }
 
 // Try counts one place that was looked at; cause is empty where it would do.
-func (t *Tally) Try(cause string) {
-	t.tried++
+func (t *Tally) Try(cause string) { t.Add(cause, 1) }
+
+// Add counts places that are alike: so many with the cause, as [Tally.Try] counts one.
+func (t *Tally) Add(cause string, count uint32) {
+	t.tried += count
 	if cause == "" {
 		return
 	}
 	if t.causes == nil {
 		t.causes = make(map[string]uint32)
 	}
-	t.causes[cause]++
+	t.causes[cause] += count
 }
 
 // Unplaced is the tally as the plan's entry for the model.

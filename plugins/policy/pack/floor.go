@@ -5,6 +5,7 @@ package pack
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -26,8 +27,10 @@ type Floor struct {
 	recipes   *policy.Plan
 	reasons   []*policy.Reason
 	causes    map[string][]string
-	// inTime remembers which models make their SLO where: clones share it.
-	inTime map[timeKey]bool
+	// types of hosts, whose numbers hosts have.
+	types []string
+	// models and derived models that were asked about; clones share those of models.
+	models, derived map[string]*known
 }
 
 // Host is a GPU, or the CPUs of a node.
@@ -47,6 +50,8 @@ type Host struct {
 	Parts []*Part
 
 	index int
+	// kind is the number of its type.
+	kind  int
 	bytes uint64
 }
 
@@ -67,28 +72,11 @@ type Part struct {
 	held map[string]*policy.Instance
 }
 
-// timeKey is a model on a share of a type of host.
-type timeKey struct {
-	model, hostType string
-	share           uint32
-}
-
-// makesIt reports whether a single row of the model makes its SLO there, or makes it nowhere.
-func (f *Floor) makesIt(model, hostType string, share uint32) bool {
-	key := timeKey{model, hostType, share}
-	ok, known := f.inTime[key]
-	if !known {
-		ok = f.Meets(model, hostType, share) || f.Hopeless(model)
-		f.inTime[key] = ok
-	}
-	return ok
-}
-
 // New reads the snapshot. Partitions of the plan in force on which pinned models lie are there from the start, with those models.
 func New(s *policy.Snapshot) *Floor {
 	f := &Floor{
 		Index: policy.NewIndex(s), counts: make(map[string]int), pins: make(map[string]map[string]bool),
-		recipes: &policy.Plan{}, causes: make(map[string][]string), inTime: make(map[timeKey]bool),
+		recipes: &policy.Plan{}, causes: make(map[string][]string), models: make(map[string]*known, len(s.GetModels())),
 	}
 	for _, g := range f.GPUs() {
 		if g.GetUnavailable() {
@@ -106,6 +94,13 @@ func New(s *policy.Snapshot) *Floor {
 				Node: n.GetName(), Type: cpu.GetType(), Memory: cpu.GetMemoryBytes(), CostPerHour: cpu.GetCostPerHour(), index: len(f.Hosts),
 			})
 		}
+	}
+	kinds := make(map[string]int)
+	for _, h := range f.Hosts {
+		if _, found := kinds[h.Type]; !found {
+			kinds[h.Type], f.types = len(f.types), append(f.types, h.Type)
+		}
+		h.kind = kinds[h.Type]
 	}
 	for _, m := range s.GetModels() {
 		f.exclusive = f.exclusive || f.Rule(m.GetName()).Exclusive
@@ -161,19 +156,21 @@ func (f *Floor) Clone() *Floor {
 	for name, n := range f.counts {
 		c.counts[name] = n
 	}
-	c.recipes = &policy.Plan{Recipes: slices.Clone(f.recipes.Recipes)}
+	c.recipes, c.derived = &policy.Plan{Recipes: slices.Clone(f.recipes.Recipes)}, maps.Clone(f.derived)
 	c.reasons = slices.Clone(f.reasons)
 	c.causes = make(map[string][]string, len(f.causes))
 	for name, causes := range f.causes {
 		c.causes[name] = slices.Clone(causes)
 	}
 	c.Hosts = make([]*Host, len(f.Hosts))
+	copies := make([]Host, len(f.Hosts))
 	for i, h := range f.Hosts {
-		host := *h
+		host := &copies[i]
+		*host = *h
 		host.Parts = make([]*Part, len(h.Parts))
 		for j, p := range h.Parts {
 			part := *p
-			part.Host, part.held = &host, nil
+			part.Host, part.held = host, nil
 			part.Instances = make([]*policy.Instance, len(p.Instances))
 			for k, in := range p.Instances {
 				part.Instances[k] = &policy.Instance{
@@ -182,7 +179,7 @@ func (f *Floor) Clone() *Floor {
 			}
 			host.Parts[j] = &part
 		}
-		c.Hosts[i] = &host
+		c.Hosts[i] = host
 	}
 	return &c
 }
@@ -255,32 +252,38 @@ func (f *Floor) Open(h *Host, share uint32) *Part {
 
 // Close takes a partition away with everything in it.
 func (f *Floor) Close(p *Part) {
-	for len(p.Instances) > 0 {
-		f.Take(p, p.Instances[len(p.Instances)-1].GetModel())
+	for _, in := range p.Instances {
+		f.counts[in.GetModel()]--
 	}
+	p.Instances, p.held = nil, nil
+	f.weigh(p)
 	p.Host.Parts = slices.DeleteFunc(p.Host.Parts, func(q *Part) bool { return q == p })
 }
 
 // Want adds a derived model that the plan is to have. It may then be placed by the name of its recipe.
-func (f *Floor) Want(r *policy.Recipe) { f.recipes.Recipes = append(f.recipes.Recipes, r) }
+func (f *Floor) Want(r *policy.Recipe) {
+	f.recipes.Recipes = append(f.recipes.Recipes, r)
+	k := f.read(r.GetName())
+	k.derived, k.needs = true, []*known{k}
+	for _, member := range r.GetMembers() {
+		k.members = append(k.members, f.known(member))
+	}
+	if f.derived == nil {
+		f.derived = make(map[string]*known)
+	}
+	f.derived[r.GetName()] = k
+}
 
 // Put adds the model to the partition, with the models that it calls where they are not there yet. Batch 0 is the model's own maximum; rate
 // is the rows per second that the policy counts on there.
 func (f *Floor) Put(p *Part, model string, batch uint32, rate float64) {
-	f.add(p, &policy.Instance{Model: model, MaxBatch: f.batch(model, batch), Rate: rate})
-	for _, m := range f.Requires(model) {
-		if !p.Holds(m.GetName()) {
-			f.add(p, &policy.Instance{Model: m.GetName(), MaxBatch: f.batch(m.GetName(), 0)})
+	k := f.known(model)
+	f.add(p, k, &policy.Instance{Model: model, MaxBatch: k.batch(batch), Rate: rate})
+	for _, m := range k.needs {
+		if m != k && !p.Holds(m.name) {
+			f.add(p, m, &policy.Instance{Model: m.name, MaxBatch: m.limit})
 		}
 	}
-}
-
-func (f *Floor) batch(model string, batch uint32) uint32 {
-	limit := f.maxBatch(model)
-	if batch == 0 {
-		return limit
-	}
-	return min(batch, limit)
 }
 
 // maxBatch of a model, or of the members of a derived model.
@@ -295,14 +298,14 @@ func (f *Floor) maxBatch(model string) uint32 {
 	return limit
 }
 
-func (f *Floor) add(p *Part, in *policy.Instance) {
+func (f *Floor) add(p *Part, k *known, in *policy.Instance) {
 	p.Instances = append(p.Instances, in)
 	f.counts[in.Model]++
 	if p.held != nil {
 		p.held[in.Model] = in
 	}
 	p.Host.bytes -= p.bytes
-	w, a := f.InstanceBytes(f.recipes, in)
+	w, a := f.bytesOf(k, in.MaxBatch)
 	p.weights, p.working = add(p.weights, w), max(p.working, a)
 	p.settle()
 }
@@ -321,7 +324,7 @@ func (f *Floor) weigh(p *Part) {
 	p.Host.bytes -= p.bytes
 	p.weights, p.working = 0, 0
 	for _, in := range p.Instances {
-		w, a := f.InstanceBytes(f.recipes, in)
+		w, a := f.bytesOf(f.known(in.GetModel()), in.GetMaxBatch())
 		p.weights, p.working = add(p.weights, w), max(p.working, a)
 	}
 	p.settle()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -52,11 +53,14 @@ func (f *Floor) want(model string) int {
 // restOne gives a model one more place: on the node with whose models it exchanges most bytes as a step of pipelines, as far as bytes were measured, and
 // there in the partition whose host has most memory left.
 func (f *Floor) restOne(model string) bool {
-	near := f.near(model)
+	near, weights := f.near(model), f.known(model).weights
 	var best *Part
 	for _, h := range f.Hosts {
+		if h.FreeBytes() < weights {
+			continue // whatever else holds
+		}
 		for _, p := range h.Parts {
-			if f.Refuse(p, model, 0) == "" && (best == nil || cmp.Or(cmp.Compare(near(h), near(best.Host)), cmp.Compare(h.FreeBytes(), best.Host.FreeBytes())) > 0) {
+			if f.Refuse(p, model, 0) == "" && (best == nil || cmp.Or(cmp.Compare(near[h.Node], near[best.Host.Node]), cmp.Compare(h.FreeBytes(), best.Host.FreeBytes())) > 0) {
 				best = p
 			}
 		}
@@ -65,11 +69,14 @@ func (f *Floor) restOne(model string) bool {
 		f.Put(best, model, 0, 0)
 		return true
 	}
-	hosts := slices.Clone(f.Hosts)
-	slices.SortStableFunc(hosts, func(a, b *Host) int { return cmp.Compare(near(b), near(a)) })
+	hosts := f.Hosts
+	if near != nil {
+		hosts = slices.Clone(f.Hosts)
+		slices.SortStableFunc(hosts, func(a, b *Host) int { return cmp.Compare(near[b.Node], near[a.Node]) })
+	}
 	for _, empty := range []bool{true, false} {
 		for _, h := range hosts {
-			if free := h.FreeShare(); (len(h.Parts) == 0) == empty && f.RefuseNew(h, free, model, 0) == "" {
+			if free := h.FreeShare(); (len(h.Parts) == 0) == empty && h.FreeBytes() >= weights && f.RefuseNew(h, free, model, 0) == "" {
 				f.Put(f.Open(h, free), model, 0, 0)
 				return true
 			}
@@ -78,33 +85,41 @@ func (f *Floor) restOne(model string) bool {
 	return false
 }
 
-// near says how many bytes per second a model exchanges with the models on a host's node, as a step of pipelines.
-func (f *Floor) near(model string) func(h *Host) float64 {
-	nodes := make(map[string]float64)
-	return func(h *Host) float64 {
-		bytes, known := nodes[h.Node]
-		if !known {
-			bytes = f.Snapshot().Near(model, func(other string) float64 { return f.partOn(other, h.Node) })
-			nodes[h.Node] = bytes
+// near is, by node, how many bytes per second a model exchanges with the models there, as a step of pipelines; nil where it is none.
+func (f *Floor) near(model string) map[string]float64 {
+	parts := make(map[string]map[string]float64)
+	f.Snapshot().Near(model, func(other string) float64 {
+		if parts[other] == nil {
+			parts[other] = f.partsOn(other)
 		}
-		return bytes
+		return 0
+	})
+	if len(parts) == 0 {
+		return nil
 	}
+	bytes := make(map[string]float64)
+	for _, h := range f.Hosts {
+		if _, known := bytes[h.Node]; !known {
+			bytes[h.Node] = f.Snapshot().Near(model, func(other string) float64 { return parts[other][h.Node] })
+		}
+	}
+	return bytes
 }
 
-// partOn is which part of a model's places is on a node.
-func (f *Floor) partOn(model, node string) float64 {
-	here := 0
+// partsOn is, by node, which part of a model's places is there.
+func (f *Floor) partsOn(model string) map[string]float64 {
+	parts := make(map[string]float64)
 	for _, h := range f.Hosts {
-		if h.Node != node {
-			continue
-		}
 		for _, p := range h.Parts {
 			if p.Holds(model) {
-				here++
+				parts[h.Node]++
 			}
 		}
 	}
-	return float64(here) / float64(max(1, f.counts[model]))
+	for node := range parts {
+		parts[node] /= float64(max(1, f.counts[model]))
+	}
+	return parts
 }
 
 // Plan writes the floor down. Empty partitions are left out. The discipline of each model comes from dispatch; nil, or a nil entry, leaves
@@ -154,8 +169,9 @@ func (f *Floor) Plan(name, version string, dispatch func(model string) *policy.D
 			plan.Dispatch = append(plan.Dispatch, d)
 		}
 	}
+	alike := sync.OnceValue(func() []seats { return f.seats(true) })
 	for _, m := range s.GetModels() {
-		if u := f.unplaced(m); u != nil {
+		if u := f.unplaced(m, alike); u != nil {
 			plan.Unplaced = append(plan.Unplaced, u)
 		}
 	}
@@ -163,7 +179,53 @@ func (f *Floor) Plan(name, version string, dispatch func(model string) *policy.D
 	return plan
 }
 
-func (f *Floor) unplaced(m *policy.Model) *policy.Unplaced {
+// seats are places that are alike to a model of which nothing is placed and that no rule is about: partitions, or what is left of hosts.
+type seats struct {
+	host *Host
+	// part is nil where a partition would be new.
+	part  *Part
+	share uint32
+	count uint32
+}
+
+// seats of the whole floor, those that are alike as one if that is asked.
+func (f *Floor) seats(joined bool) (all []seats) {
+	type key struct {
+		kind                                             int
+		share                                            uint32
+		limit, memory, others, weights, working, context uint64
+	}
+	at := make(map[key]int)
+	for _, h := range f.Hosts {
+		add := func(p *Part, share uint32) {
+			k := key{kind: h.kind, share: share, memory: h.Memory, others: h.bytes, context: h.Context}
+			if p != nil {
+				k.limit, k.others, k.weights, k.working = p.limit, h.bytes-p.bytes, p.weights, p.working
+			}
+			i, known := at[k]
+			if !known || !joined {
+				i = len(all)
+				at[k], all = i, append(all, seats{host: h, part: p, share: share})
+			}
+			all[i].count++
+		}
+		for _, p := range h.Parts {
+			add(p, p.Share)
+		}
+		if free := h.FreeShare(); free > 0 {
+			add(nil, free)
+		}
+	}
+	return all
+}
+
+// alike reports whether places that differ in nothing but their names and models are alike to a model.
+func (f *Floor) alike(k *known) bool {
+	_, restricted := k.rule.GPUs()
+	return !restricted && k.rule.MaxInstances == 0 && f.pins[k.name] == nil && !f.exclusive && len(k.needs) == 1 && f.counts[k.name] == 0
+}
+
+func (f *Floor) unplaced(m *policy.Model, alike func() []seats) *policy.Unplaced {
 	name := m.GetName()
 	has, want := f.served(name), f.want(name)
 	if has >= want {
@@ -178,17 +240,19 @@ func (f *Floor) unplaced(m *policy.Model) *policy.Unplaced {
 	case m.GetOnDemand() && has == 0 && m.GetRate() == 0:
 		t.Try(policy.CauseOnDemand)
 	default:
-		for _, h := range f.Hosts {
-			for _, p := range h.Parts {
-				if p.Holds(name) {
-					t.Try("")
-				} else {
-					t.Try(f.Refuse(p, name, 0))
-				}
+		places := alike
+		if !f.alike(f.known(name)) {
+			places = func() []seats { return f.seats(false) }
+		}
+		for _, at := range places() {
+			cause := ""
+			switch {
+			case at.part == nil:
+				cause = f.RefuseNew(at.host, at.share, name, 0)
+			case !at.part.Holds(name):
+				cause = f.Refuse(at.part, name, 0)
 			}
-			if free := h.FreeShare(); free > 0 {
-				t.Try(f.RefuseNew(h, free, name, 0))
-			}
+			t.Add(cause, at.count)
 		}
 		for _, g := range f.GPUs() {
 			if g.GetUnavailable() {

@@ -23,29 +23,25 @@ func (f *Floor) RefuseNew(h *Host, share uint32, model string, batch uint32) str
 }
 
 func (f *Floor) refuse(h *Host, p *Part, share uint32, model string, batch uint32) string {
-	var weights, working, limit uint64
+	var weights, working, limit, before uint64
 	if p != nil {
-		weights, working, limit = p.weights, p.working, p.limit
+		weights, working, limit, before = p.weights, p.working, p.limit, p.bytes
 	}
-	var before uint64
-	if p != nil {
-		before = p.bytes
-	}
-	for _, m := range f.needs(model) {
-		if p != nil && p.Holds(m) {
-			if m == model {
+	asked := f.known(model)
+	for _, k := range asked.needs {
+		if p != nil && p.Holds(k.name) {
+			if k == asked {
 				return policy.CauseConstraint
 			}
 			continue
 		}
-		if cause := f.refuseOne(h, p, share, m, model); cause != "" {
+		if cause := f.refuseOne(h, p, share, k, model); cause != "" {
 			return cause
 		}
-		own := uint32(0)
-		if m == model {
-			own = batch
+		w, a := k.weights, k.working
+		if k == asked {
+			w, a = f.bytesOf(k, k.batch(batch))
 		}
-		w, a := f.InstanceBytes(f.recipes, &policy.Instance{Model: m, MaxBatch: f.batch(m, own)})
 		weights, working = add(weights, w), max(working, a)
 	}
 	after := add(weights, working)
@@ -55,38 +51,37 @@ func (f *Floor) refuse(h *Host, p *Part, share uint32, model string, batch uint3
 	return ""
 }
 
-// needs are the model and those that it calls; a derived model alone.
-func (f *Floor) needs(model string) []string {
-	if m := f.Model(model); m == nil || len(m.GetDependsOn()) == 0 {
-		return []string{model}
+// refuseOne says what but memory forbids a model, or a member of a derived one.
+func (f *Floor) refuseOne(h *Host, p *Part, share uint32, k *known, together string) string {
+	if !k.derived {
+		return f.refuseModel(h, p, share, k, together)
 	}
-	required := f.Requires(model)
-	names := make([]string, len(required))
-	for i, m := range required {
-		names[i] = m.GetName()
+	for _, member := range k.members {
+		if member.rule.NeverMerge {
+			return policy.CauseConstraint
+		}
+		if cause := f.refuseModel(h, p, share, member, together); cause != "" {
+			return cause
+		}
 	}
-	return names
+	return ""
 }
 
-func (f *Floor) refuseOne(h *Host, p *Part, share uint32, model, together string) string {
-	names := []string{model}
-	recipe := f.recipes.Recipe(model)
-	if recipe != nil {
-		names = recipe.GetMembers()
+func (f *Floor) refuseModel(h *Host, p *Part, share uint32, k *known, together string) string {
+	var pins map[string]bool
+	if len(f.pins) > 0 {
+		pins = f.pins[k.name]
 	}
-	for _, name := range names {
-		rule, pins := f.Rule(name), f.pins[name]
-		switch {
-		case recipe != nil && rule.NeverMerge, h.OnCPU() && !f.allowsCPU(rule), !h.OnCPU() && !rule.AllowsGPU(h.GPU),
-			pins != nil && (p == nil || !pins[p.id]),
-			rule.MaxInstances > 0 && f.served(name) >= int(rule.MaxInstances),
-			!f.mayJoin(p, name, together):
-			return policy.CauseConstraint
-		case !rule.AllowsShare(share):
-			return policy.CauseShare
-		case pins == nil && !f.makesIt(name, h.Type, share):
-			return policy.CauseLatency
-		}
+	switch {
+	case h.OnCPU() && !k.onCPU, !h.OnCPU() && !k.rule.AllowsGPU(h.GPU),
+		pins != nil && (p == nil || !pins[p.id]),
+		k.rule.MaxInstances > 0 && f.served(k.name) >= int(k.rule.MaxInstances),
+		!f.mayJoin(p, k.name, together):
+		return policy.CauseConstraint
+	case !k.rule.AllowsShare(share):
+		return policy.CauseShare
+	case pins == nil && !f.makesIt(k, h, share):
+		return policy.CauseLatency
 	}
 	return ""
 }
@@ -102,12 +97,6 @@ func (f *Floor) served(model string) int {
 		}
 	}
 	return n
-}
-
-// allowsCPU: an operator who names GPUs does not mean CPUs.
-func (f *Floor) allowsCPU(r *policy.Rule) bool {
-	_, restricted := r.GPUs()
-	return !restricted
 }
 
 // mayJoin reports whether no exclusive model forbids the model in the partition, next to what it comes with.
