@@ -144,7 +144,7 @@ func (f *floor) without(s *slot, out map[string]bool) *slot {
 		return s
 	}
 	on := *s.gpu
-	less := &slot{partition: s.partition, gpu: &on, holds: maps.Clone(s.holds)}
+	less := &slot{partition: s.partition, gpu: &on, holds: maps.Clone(s.holds), kind: s.kind}
 	maps.DeleteFunc(less.holds, func(model string, _ bool) bool { return out[model] })
 	for _, in := range s.partition.GetInstances() {
 		if !out[in.GetModel()] {

@@ -27,6 +27,8 @@ type slot struct {
 	// weights of its models, and the largest working memory among them.
 	weights, working uint64
 	holds            map[string]bool
+	// kind is the number of its type of GPU and share.
+	kind int
 }
 
 // floor is all the partitions there are, in GPU order, and what lies on them.
@@ -45,10 +47,63 @@ type floor struct {
 	exclusive bool
 	// instances counts the places of each placed model.
 	instances map[string]int
+	// known is what was asked about models, kinds how many kinds of slots there are.
+	known map[string]*known
+	kinds int
+}
+
+// known is what is asked about a model for every slot, and does not change while the floor is filled.
+type known struct {
+	name string
+	rule *policy.Rule
+	// pin are the partitions that a pinned model lies on; nil: it may lie anywhere.
+	pin map[string]bool
+	// needs are the model and those that it calls, requires the same as models.
+	needs    []*known
+	requires []*policy.Model
+	// weights and working are what an instance of its largest batch takes.
+	weights, working uint64
+	// late is, by kind of slot, whether a row would miss its SLO there and would make it elsewhere.
+	late []answer
+}
+
+// answer is a fact that is found out when it is asked for.
+type answer uint8
+
+const (
+	notAsked answer = iota
+	yes
+	no
+)
+
+// of is what is known of a model.
+func (f *floor) of(model string) *known {
+	if k := f.known[model]; k != nil {
+		return k
+	}
+	k := &known{name: model, rule: f.x.Rule(model), pin: f.current[model], requires: f.x.Requires(model), late: make([]answer, f.kinds)}
+	k.weights, k.working = f.x.InstanceBytes(nil, policy.ModelInstance(model, f.x.Model(model).GetMaxBatchSize()))
+	f.known[model] = k
+	for _, m := range k.requires {
+		k.needs = append(k.needs, f.of(m.GetName()))
+	}
+	return k
+}
+
+// isLate reports whether a row of the model would miss its SLO in the slot, though it would make it elsewhere.
+func (f *floor) isLate(k *known, s *slot) bool {
+	at := &k.late[s.kind]
+	if *at == notAsked {
+		*at = no
+		if !f.x.Meets(k.name, s.gpu.GetType(), s.partition.GetThreadPercentage()) && !f.x.Hopeless(k.name) {
+			*at = yes
+		}
+	}
+	return *at == yes
 }
 
 func newFloor(x *policy.Index, set *settings) *floor {
-	f := &floor{x: x, set: set, current: make(map[string]map[string]bool), instances: make(map[string]int)}
+	f := &floor{x: x, set: set, current: make(map[string]map[string]bool), instances: make(map[string]int), known: make(map[string]*known)}
 	f.now = loadedNow(x)
 	kept := f.pinned()
 	for _, m := range x.Snapshot().GetModels() {
@@ -65,6 +120,11 @@ func newFloor(x *policy.Index, set *settings) *floor {
 			taken[part.GetId()] = true
 		}
 	}
+	type kind struct {
+		gpuType string
+		share   uint32
+	}
+	kinds := make(map[kind]int)
 	for _, g := range x.GPUs() {
 		on := &gpu{NodeGPU: g}
 		f.gpus = append(f.gpus, on)
@@ -75,9 +135,14 @@ func newFloor(x *policy.Index, set *settings) *floor {
 			}
 			taken[part.Id] = true
 			part.Rank = uint32(len(f.slots))
-			f.slots = append(f.slots, &slot{partition: part, gpu: on, holds: make(map[string]bool)})
+			as := kind{g.GetType(), part.GetThreadPercentage()}
+			if _, found := kinds[as]; !found {
+				kinds[as] = len(kinds)
+			}
+			f.slots = append(f.slots, &slot{partition: part, gpu: on, holds: make(map[string]bool), kind: kinds[as]})
 		}
 	}
+	f.kinds = len(kinds)
 	return f
 }
 
@@ -191,16 +256,15 @@ func (f *floor) refuse(s *slot, model string) string {
 		return policy.CauseUnavailable
 	}
 	weights, working := s.weights, s.working
-	need := f.x.Requires(model)
-	for _, m := range need {
-		if s.holds[m.GetName()] {
+	asked := f.of(model)
+	for _, k := range asked.needs {
+		if s.holds[k.name] {
 			continue
 		}
-		if cause := f.refuseOne(s, m.GetName(), need); cause != "" {
+		if cause := f.refuseOne(s, k, asked.requires); cause != "" {
 			return cause
 		}
-		w, a := f.x.InstanceBytes(nil, policy.ModelInstance(m.GetName(), m.GetMaxBatchSize()))
-		weights, working = add(weights, w), max(working, a)
+		weights, working = add(weights, k.weights), max(working, k.working)
 	}
 	after := add(weights, working)
 	others := s.gpu.bytes - s.bytes()
@@ -212,18 +276,16 @@ func (f *floor) refuse(s *slot, model string) string {
 }
 
 // refuseOne says what but memory forbids the model in the slot.
-func (f *floor) refuseOne(s *slot, model string, together []*policy.Model) string {
-	rule := f.x.Rule(model)
-	pin := f.current[model]
+func (f *floor) refuseOne(s *slot, k *known, together []*policy.Model) string {
 	switch {
-	case pin != nil && !pin[s.partition.GetId()],
-		!rule.AllowsGPU(s.gpu.GetId()),
-		!f.mayJoin(s, model, together),
-		rule.MaxInstances > 0 && f.instances[model] >= int(rule.MaxInstances):
+	case k.pin != nil && !k.pin[s.partition.GetId()],
+		!k.rule.AllowsGPU(s.gpu.GetId()),
+		!f.mayJoin(s, k.name, together),
+		k.rule.MaxInstances > 0 && f.instances[k.name] >= int(k.rule.MaxInstances):
 		return policy.CauseConstraint
-	case !rule.AllowsShare(s.partition.GetThreadPercentage()):
+	case !k.rule.AllowsShare(s.partition.GetThreadPercentage()):
 		return policy.CauseShare
-	case pin == nil && !f.x.Meets(model, s.gpu.GetType(), s.partition.GetThreadPercentage()) && !f.x.Hopeless(model):
+	case k.pin == nil && f.isLate(k, s):
 		return policy.CauseLatency
 	}
 	return ""
@@ -251,16 +313,14 @@ func (f *floor) mayJoin(s *slot, model string, together []*policy.Model) bool {
 // put adds the model and what it needs to the slot.
 func (f *floor) put(s *slot, model string) {
 	before := s.bytes()
-	for _, m := range f.x.Requires(model) {
-		if s.holds[m.GetName()] {
+	for i, k := range f.of(model).needs {
+		if s.holds[k.name] {
 			continue
 		}
-		in := policy.ModelInstance(m.GetName(), m.GetMaxBatchSize())
-		w, a := f.x.InstanceBytes(nil, in)
-		s.weights, s.working = add(s.weights, w), max(s.working, a)
-		s.holds[m.GetName()] = true
-		s.partition.Instances = append(s.partition.Instances, in)
-		f.instances[m.GetName()]++
+		s.weights, s.working = add(s.weights, k.weights), max(s.working, k.working)
+		s.holds[k.name] = true
+		s.partition.Instances = append(s.partition.Instances, policy.ModelInstance(k.name, f.of(model).requires[i].GetMaxBatchSize()))
+		f.instances[k.name]++
 	}
 	s.gpu.bytes = add(s.gpu.bytes-before, s.bytes())
 	s.gpu.used = true

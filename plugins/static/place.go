@@ -46,14 +46,15 @@ func (f *floor) place() {
 		}
 	}
 	f.demand(models)
+	ensembles := slices.ContainsFunc(models, func(m *policy.Model) bool { return len(m.GetDependsOn()) > 0 })
 	for _, exclusive := range []bool{false, true} {
 		// A model that one ensemble brought along may make room for another
-		// ensemble, hence until nothing more moves.
+		// ensemble, hence until nothing more moves. Without ensembles nothing makes room.
 		for moved := true; moved; {
 			moved = false
 			for _, m := range models {
 				if f.x.Rule(m.GetName()).Exclusive == exclusive && !m.GetOnDemand() {
-					moved = f.spread(m.GetName()) || moved
+					moved = f.spread(m.GetName()) && ensembles || moved
 				}
 			}
 		}
@@ -165,7 +166,7 @@ func (f *floor) places() string {
 	var names []string
 	for _, s := range f.slots {
 		for _, name := range []string{s.gpu.GetId(), s.partition.GetId()} {
-			if !slices.Contains(names, name) {
+			if len(names) <= most && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
