@@ -93,9 +93,11 @@ func (r *run) usable() {
 		r.hosts, given = given[:1], given[1:]
 	}
 	// Nothing is put on what is given back.
+	back := make(map[*pack.Host]bool, len(given))
 	for _, h := range given {
-		r.f.Hosts = slices.DeleteFunc(r.f.Hosts, func(other *pack.Host) bool { return other == h })
+		back[h] = true
 	}
+	r.f.Hosts = slices.DeleteFunc(r.f.Hosts, func(h *pack.Host) bool { return back[h] })
 }
 
 // current names the sub-clusters in force.
@@ -334,8 +336,9 @@ func (r *run) divide(a assignment, clusters int) [][]*pack.Host {
 	}
 	hosts := make([][]*pack.Host, clusters)
 	var free []*pack.Host
+	was := r.was()
 	for _, h := range r.hosts {
-		if j := r.was(h); j >= 0 && j < clusters && len(hosts[j]) < count[j] {
+		if j, known := was[[2]string{h.Node, h.GPU}]; known && j >= 0 && j < clusters && len(hosts[j]) < count[j] {
 			hosts[j] = append(hosts[j], h)
 		} else {
 			free = append(free, h)
@@ -349,38 +352,53 @@ func (r *run) divide(a assignment, clusters int) [][]*pack.Host {
 	return hosts
 }
 
-// was is the sub-cluster in which the GPU's partition is; -1 where it is in none.
-func (r *run) was(h *pack.Host) int {
-	for _, part := range r.s.GetCurrent().GetPartitions() {
-		if part.GetNode() != h.Node || part.GPU() != h.GPU {
-			continue
-		}
-		for _, c := range r.s.GetCurrent().GetSubClusters() {
-			if slices.Contains(c.GetPartitions(), part.GetId()) {
-				return slices.Index(r.names, c.GetName())
+// was is, by node and GPU, the sub-cluster in which the GPU's partition is, for those that are in one.
+func (r *run) was() map[[2]string]int {
+	of := make(map[string]int)
+	for _, c := range r.s.GetCurrent().GetSubClusters() {
+		for _, id := range c.GetPartitions() {
+			if _, twice := of[id]; !twice {
+				of[id] = slices.Index(r.names, c.GetName())
 			}
 		}
 	}
-	return -1
+	was := make(map[[2]string]int)
+	for _, part := range r.s.GetCurrent().GetPartitions() {
+		on := [2]string{part.GetNode(), part.GPU()}
+		j, known := of[part.GetId()]
+		if _, twice := was[on]; known && !twice {
+			was[on] = j
+		}
+	}
+	return was
 }
 
 // subClusters are what hangs together in the plan: a partition and the models that it serves are in one. Where the operator's constraints or a
 // model without room link two, they are one.
 func (r *run) subClusters(plan *policy.Plan) {
+	names := make(map[[2]string]string)
+	for _, h := range r.f.Hosts {
+		if j, ok := r.cluster[h.Index()]; ok {
+			names[[2]string{h.Node, h.GPU}] = r.names[j]
+		}
+	}
 	var all []*policy.SubCluster
+	of := make(map[string]*policy.SubCluster) // by model
 	for _, part := range plan.GetPartitions() {
 		joined := &policy.SubCluster{Partitions: []string{part.GetId()}}
+		linked := make(map[*policy.SubCluster]bool)
 		for _, in := range part.GetInstances() {
 			joined.Models = append(joined.Models, in.GetModel())
-		}
-		for _, h := range r.f.Hosts {
-			if j, ok := r.cluster[h.Index()]; ok && part.On(h.Node, h.GPU) {
-				joined.Name = r.names[j]
+			if c := of[in.GetModel()]; c != nil {
+				linked[c] = true
 			}
 		}
-		rest := all[:0:0]
+		if !part.OnCPU() {
+			joined.Name = names[[2]string{part.GetNode(), part.GPU()}]
+		}
+		rest := make([]*policy.SubCluster, 0, len(all)+1)
 		for _, c := range all {
-			if !slices.ContainsFunc(c.Models, func(m string) bool { return slices.Contains(joined.Models, m) }) {
+			if !linked[c] {
 				rest = append(rest, c)
 				continue
 			}
@@ -390,6 +408,9 @@ func (r *run) subClusters(plan *policy.Plan) {
 		}
 		slices.Sort(joined.Models)
 		joined.Models = slices.Compact(joined.Models)
+		for _, model := range joined.Models {
+			of[model] = joined
+		}
 		all = append(rest, joined)
 	}
 	taken := make(map[string]bool)
