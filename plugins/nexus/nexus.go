@@ -58,6 +58,8 @@ type node struct {
 type packer struct {
 	f     *pack.Floor
 	nodes []*node
+	// taken are the hosts of nodes.
+	taken map[*pack.Host]bool
 	// rounds: batches are those of the rounds; otherwise the discipline decides, up to the model's own maximum.
 	rounds bool
 	// short are models whose load the GPUs do not carry, with the rows per second that are left.
@@ -76,13 +78,13 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	if discipline != "adaptive" && discipline != "duty-cycle" {
 		return nil, fmt.Errorf("nexus: parameter %s: %q is none of adaptive, duty-cycle", paramDiscipline, discipline)
 	}
-	p := &packer{f: pack.New(s), rounds: discipline == "duty-cycle", short: make(map[string]float64)}
+	p := &packer{f: pack.New(s), rounds: discipline == "duty-cycle", short: make(map[string]float64), taken: make(map[*pack.Host]bool)}
 	p.split()
 	for _, h := range p.f.Hosts {
 		for _, part := range h.Parts {
 			if part.Pinned() {
 				// A GPU that holds what the operator pinned is not packed.
-				p.nodes = append(p.nodes, &node{host: h, whole: true})
+				p.pack(&node{host: h, whole: true})
 				break
 			}
 		}
@@ -148,10 +150,16 @@ func (p *packer) job(model string, h *pack.Host, rows float64) pack.Job {
 	}
 }
 
+// pack adds a GPU to the packing.
+func (p *packer) pack(n *node) {
+	p.nodes = append(p.nodes, n)
+	p.taken[n.host] = true
+}
+
 // free is the next GPU with nothing on it that the model may have.
 func (p *packer) free(model string) *pack.Host {
 	for _, h := range p.f.Hosts {
-		if h.OnCPU() || slices.ContainsFunc(p.nodes, func(n *node) bool { return n.host == h }) {
+		if h.OnCPU() || p.taken[h] {
 			continue
 		}
 		if p.f.UsableProfile(model, h.Type) != nil && p.f.RefuseNew(h, 100, model, 0) == "" {
@@ -176,7 +184,7 @@ func (p *packer) saturate(m *policy.Model) float64 {
 		}
 		l, _ := job.Latency(batch)
 		job.Rate = most
-		p.nodes = append(p.nodes, &node{host: h, whole: true, cycle: pack.Cycle{Jobs: []pack.Job{job}, Batches: []uint32{batch}, Length: l, Occupancy: 1}})
+		p.pack(&node{host: h, whole: true, cycle: pack.Cycle{Jobs: []pack.Job{job}, Batches: []uint32{batch}, Length: l, Occupancy: 1}})
 		left -= most
 	}
 	return 0
@@ -235,7 +243,7 @@ func (p *packer) residues(models []string, rates map[string]float64) {
 		}
 		job := p.job(model, h, rates[model])
 		if cycle, ok := pack.Merge([]pack.Job{job}, pack.ForOwn); ok {
-			p.nodes = append(p.nodes, &node{host: h, cycle: cycle})
+			p.pack(&node{host: h, cycle: cycle})
 			continue
 		}
 		// Not even alone: what it can carry of it, as a GPU that is always busy.
@@ -243,7 +251,7 @@ func (p *packer) residues(models []string, rates map[string]float64) {
 			l, _ := job.Latency(batch)
 			job.Rate = math.Min(most, rates[model])
 			rates[model] -= job.Rate
-			p.nodes = append(p.nodes, &node{host: h, whole: true, cycle: pack.Cycle{Jobs: []pack.Job{job}, Batches: []uint32{batch}, Length: l, Occupancy: 1}})
+			p.pack(&node{host: h, whole: true, cycle: pack.Cycle{Jobs: []pack.Job{job}, Batches: []uint32{batch}, Length: l, Occupancy: 1}})
 		}
 		if rates[model] > 0 {
 			p.short[model] = rates[model]
