@@ -122,6 +122,7 @@ func (p *placement) better(q *placement) bool {
 // place is PLACEMENT (algorithm 2) for one configuration of a group. The GPUs are as before when it returns.
 func (r *run) place(group int, choices []choice) *placement {
 	p := &placement{choices: choices}
+	first := slices.Clone(r.first)
 	for _, c := range choices {
 		p.demand += c.option.demand
 	}
@@ -151,6 +152,7 @@ func (r *run) place(group int, choices []choice) *placement {
 	for i := len(p.replicas) - 1; i >= 0; i-- {
 		r.undo(p, p.replicas[i])
 	}
+	r.first = first
 	return p
 }
 
@@ -286,16 +288,7 @@ func (r *run) open(p *placement, group int, turn, left []int) bool {
 		if len(wanted) < len(try) {
 			continue
 		}
-		for at := r.first; at < len(r.cheapest); at++ {
-			i := r.cheapest[at]
-			if g := r.gpus[i]; g.group != 0 || g.closed {
-				if at == r.first {
-					r.first++
-				}
-				continue
-			} else if !r.takes(p, i, wanted) {
-				continue
-			}
+		if i := r.next(p, wanted); i >= 0 {
 			r.initialise(i, group)
 			p.cost += r.kinds[r.gpus[i].kind].cost
 			for n, c := range wanted {
@@ -308,6 +301,34 @@ func (r *run) open(p *placement, group int, turn, left []int) bool {
 		}
 	}
 	return false
+}
+
+// next is the cheapest GPU that is neither initialised nor closed and takes one of each choice; -1 where there is none. Such GPUs of one kind are alike, so that
+// one is looked at, unless some may not have the model.
+func (r *run) next(p *placement, wanted []int) int {
+	ruled := slices.ContainsFunc(wanted, func(c int) bool { return p.choices[c].model.allowed != nil })
+	best := len(r.cheapest)
+	for kind, all := range r.byKind {
+		for n := r.first[kind]; n < len(all) && all[n] < best; n++ {
+			i := r.cheapest[all[n]]
+			if g := r.gpus[i]; g.group != 0 || g.closed {
+				if n == r.first[kind] {
+					r.first[kind]++
+				}
+				continue
+			}
+			if r.takes(p, i, wanted) {
+				best = all[n]
+			} else if ruled {
+				continue
+			}
+			break
+		}
+	}
+	if best == len(r.cheapest) {
+		return -1
+	}
+	return r.cheapest[best]
 }
 
 func (r *run) put(p *placement, x replica) {
@@ -332,7 +353,6 @@ func (r *run) undo(p *placement, x replica) {
 	g.compute, g.memory = g.compute+n.share, x.before
 	if x.opened {
 		g.group = 0
-		r.first = 0 // placements are taken back as a whole, so that the next one looks once
 		r.opened = r.opened[:len(r.opened)-1]
 		return
 	}

@@ -24,6 +24,7 @@ func empty(kinds []kind, each int) *run {
 			r.gpus = append(r.gpus, &gpu{kind: k, compute: 100, memory: 1})
 		}
 	}
+	r.order()
 	return r
 }
 

@@ -37,8 +37,10 @@ type run struct {
 	cheapest, opened []int
 	// alike are the places in opened of GPUs that are alike, in order.
 	alike map[like][]int
-	// first: those of cheapest before it are initialised or closed.
-	first  int
+	// byKind are the places in cheapest of the GPUs of each kind, in order, and first, by kind, where in these the first may be that is neither initialised
+	// nor closed.
+	byKind [][]int
+	first  []int
 	placed []placed
 	// wanted are derived models that the floor knows.
 	wanted []string
@@ -130,9 +132,18 @@ func (r *run) hosts(s *policy.Snapshot) {
 			}
 		}
 	}
+	r.order()
+}
+
+// order puts the GPUs that there are in the order in which they are initialised.
+func (r *run) order() {
 	slices.SortStableFunc(r.cheapest, func(a, b int) int {
 		return cmp.Compare(r.kinds[r.gpus[a].kind].cost, r.kinds[r.gpus[b].kind].cost)
 	})
+	r.byKind, r.first = make([][]int, len(r.kinds)), make([]int, len(r.kinds))
+	for at, i := range r.cheapest {
+		r.byKind[r.gpus[i].kind] = append(r.byKind[r.gpus[i].kind], at)
+	}
 }
 
 // maxRented bounds the GPUs of one offer that a plan considers.
@@ -179,13 +190,12 @@ func (r *run) settle() {
 	for _, x := range r.placed {
 		achieved[x.model.name] += x.need(r).goodput
 	}
+	on := make([][]placed, len(r.gpus))
+	for _, x := range r.placed {
+		on[x.gpu] = append(on[x.gpu], x)
+	}
 	for i, g := range r.gpus {
-		var here []placed
-		for _, x := range r.placed {
-			if x.gpu == i {
-				here = append(here, x)
-			}
-		}
+		here := on[i]
 		if g.host == nil {
 			for _, x := range here {
 				r.f.Why(x.model.name, "a replica waits for a rented %s", r.kinds[g.kind].gpuType)
