@@ -97,7 +97,7 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 	if err != nil {
 		return nil, err
 	}
-	w := &world{s: s, x: policy.NewIndex(s), empty: pack.New(s)}
+	w := newWorld(s, newBudget(s))
 	candidates := w.beginnings(ctx, p.beginnings)
 	candidates = append(candidates, w.divided(ctx, p.beginnings, candidates, int(s.GetEvaluations()/2)-len(candidates))...)
 	if err := ctx.Err(); err != nil {
@@ -160,6 +160,9 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 func (w *world) finish(p *policy.Plan) *policy.Plan {
 	p = proto.CloneOf(p) // its partitions may be the snapshot's
 	p.Policy, p.PolicyVersion = Name, version
+	if why := w.budget.reason(w.s); why != nil {
+		p.Reasons = append(p.Reasons, why)
+	}
 	pack.Divide(w.x, p)
 	return p
 }
@@ -172,6 +175,23 @@ type world struct {
 	empty *pack.Floor
 	// smaller: some GPUs of the snapshot are not to be used, so that the plan in force is no beginning.
 	smaller bool
+	// hosts are the places of hosts on the floor, by node and GPU; nil: not made yet.
+	hosts map[[2]string]int
+	// budget of all worlds of a plan together.
+	budget *budget
+	// ruled: what may lie on a host depends on more than its type and what is free of it.
+	ruled bool
+}
+
+// newWorld reads the snapshot.
+func newWorld(s *policy.Snapshot, b *budget) *world {
+	w := &world{s: s, x: policy.NewIndex(s), empty: pack.New(s), budget: b}
+	w.ruled = slices.ContainsFunc(s.GetModels(), func(m *policy.Model) bool {
+		rule := w.x.Rule(m.GetName())
+		_, restricted := rule.GPUs()
+		return restricted || rule.Pinned || rule.MaxInstances > 0
+	})
+	return w
 }
 
 // candidate is a plan with its outcome, which is nil until the plan is evaluated.
@@ -191,6 +211,9 @@ type candidate struct {
 	// loading is the price of what it loads; 0: not yet known; below 0: nothing.
 	loading float64
 }
+
+// size is how many steps a plan of another policy counts: it tries about every model in every place.
+func (w *world) size() int { return len(w.empty.Hosts) * len(w.s.GetModels()) }
 
 // inForce is where a plan comes from that is in force; what follows says that it could not stay as it is.
 const inForce = "the plan in force"
@@ -230,9 +253,10 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 	}
 	for _, other := range others {
 		d, err := other.Describe(ctx)
-		if err != nil || len(d.Unmet(w.s)) > 0 {
+		if err != nil || len(d.Unmet(w.s)) > 0 || w.budget.without(d.GetName()+"'s", w.size()) {
 			continue
 		}
+		w.budget.spend(w.size())
 		asked := &policy.Snapshot{}
 		proto.Merge(asked, w.s)
 		if asked.Parameters, err = d.Resolve(nil); err != nil {
@@ -247,6 +271,10 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 		}
 	}
 	for _, l := range w.groups() {
+		if w.budget.over(0) {
+			w.budget.out = append(w.budget.out, "groups of models")
+			break
+		}
 		add("groups of models by how long they block", w.build(l), true)
 	}
 	return all
@@ -254,8 +282,19 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 
 // same reports whether two plans put the same models in the same places with the same disciplines, whatever rates they count on.
 func same(a, b *policy.Plan) bool {
+	if !slices.EqualFunc(a.GetPartitions(), b.GetPartitions(), alike) {
+		return false // most plans differ in a place, and to find it takes no copies
+	}
 	return proto.Equal(&policy.Plan{Partitions: unrated(a.GetPartitions()), Dispatch: a.GetDispatch(), Recipes: a.GetRecipes()},
 		&policy.Plan{Partitions: unrated(b.GetPartitions()), Dispatch: b.GetDispatch(), Recipes: b.GetRecipes()})
+}
+
+// alike reports whether two partitions are the same share of the same GPU with the same models.
+func alike(a, b *policy.Partition) bool {
+	return a.GetId() == b.GetId() && a.GetThreadPercentage() == b.GetThreadPercentage() && a.GetNode() == b.GetNode() &&
+		slices.EqualFunc(a.GetInstances(), b.GetInstances(), func(x, y *policy.Instance) bool {
+			return x.GetModel() == y.GetModel() && x.GetMaxBatch() == y.GetMaxBatch()
+		})
 }
 
 // unrated are partitions without the rates that a plan counted on.

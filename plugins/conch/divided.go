@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // divided are further beginnings, at most so many, for pipelines: the search is over the divisions of their SLOs, too. What is begun with under the
@@ -33,7 +32,8 @@ func (w *world) divided(ctx context.Context, others []policy.Policy, known []*ca
 			continue
 		}
 		other := w.s.WithSLOs(slos)
-		in := &world{s: other, x: policy.NewIndex(other), empty: pack.New(other), smaller: w.smaller}
+		in := newWorld(other, w.budget)
+		in.smaller = w.smaller
 		for _, c := range in.beginnings(ctx, others) {
 			again := func(k *candidate) bool { return same(k.plan, c.plan) }
 			if !c.built || len(all) == most || slices.ContainsFunc(known, again) || slices.ContainsFunc(all, again) {

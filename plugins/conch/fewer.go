@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // holds is what counts under min-cost before cost does, by the arrivals that plans are chosen by; certain is by others.
@@ -203,12 +202,18 @@ func (w *world) worth() []string {
 // only is the world with these GPUs alone; the others cannot be used.
 func (w *world) only(gpus []string) *world {
 	s := proto.CloneOf(w.s)
+	used := make(map[string]bool, len(gpus))
+	for _, id := range gpus {
+		used[id] = true
+	}
 	for _, n := range s.GetNodes() {
 		for _, g := range n.GetGpus() {
-			if !slices.Contains(gpus, g.GetId()) {
+			if !used[g.GetId()] {
 				g.Unavailable, g.UnavailableReason = true, "not needed"
 			}
 		}
 	}
-	return &world{s: s, x: policy.NewIndex(s), empty: pack.New(s), smaller: true}
+	small := newWorld(s, w.budget)
+	small.smaller = true
+	return small
 }

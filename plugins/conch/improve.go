@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // ErrMinCost means that a plan cannot be improved under the objective min-cost.
@@ -31,7 +30,7 @@ func Improve(ctx context.Context, s *policy.Snapshot, h policy.Host, from *polic
 	if err != nil {
 		return nil, err
 	}
-	w := &world{s: s, x: policy.NewIndex(s), empty: pack.New(s)}
+	w := newWorld(s, newBudget(s))
 	asIs := proto.CloneOf(from)
 	asIs.PolicyState = nil
 	candidates := []*candidate{{plan: asIs, from: "the plan to improve"}}

@@ -21,7 +21,7 @@ type layout struct {
 	recipes     []string
 }
 
-// part is one partition: the index of its host on the floor, its share, and the models in it, sorted.
+// part is one partition: the index of its host on the floor, its share, and the models in it, sorted. Parts of a layout that is only built may share the list.
 type part struct {
 	host   int
 	share  uint32
@@ -53,13 +53,15 @@ func (p *part) remove(model string) {
 
 // read takes a plan apart. What lies on hosts that are not there any more is left out.
 func (w *world) read(p *policy.Plan) *layout {
-	l := &layout{disciplines: make(map[string]string)}
-	hosts := make(map[[2]string]int)
-	for i, h := range w.empty.Hosts {
-		hosts[[2]string{h.Node, h.GPU}] = i
+	l := &layout{disciplines: make(map[string]string), parts: make([]part, 0, len(p.GetPartitions()))}
+	if w.hosts == nil {
+		w.hosts = make(map[[2]string]int, len(w.empty.Hosts))
+		for i, h := range w.empty.Hosts {
+			w.hosts[[2]string{h.Node, h.GPU}] = i
+		}
 	}
 	for _, q := range p.GetPartitions() {
-		host, ok := hosts[[2]string{q.GetNode(), q.GPU()}]
+		host, ok := w.hosts[[2]string{q.GetNode(), q.GPU()}]
 		if !ok || len(q.GetGpus()) > 1 {
 			continue
 		}
@@ -92,7 +94,9 @@ func disciplines() []string { return []string{"adaptive", "deferred", "eager"} }
 // build makes a plan of a layout: what the rules forbid is left out, and a model without a place gets one where there is room.
 func (w *world) build(l *layout) *policy.Plan {
 	f := w.floor()
+	w.budget.spend(len(f.Hosts))
 	memberOf := make(map[string]string)
+	taken := make(map[offer][]string)
 	for _, name := range l.recipes {
 		d := w.offered(name)
 		f.Want(d.GetRecipe())
@@ -109,17 +113,51 @@ func (w *world) build(l *layout) *policy.Plan {
 			}
 			p = f.Open(h, q.share)
 		}
-		for _, model := range q.models {
-			model = cmp.Or(memberOf[model], model)
-			if f.Refuse(p, model, 0) == "" {
-				f.Put(p, model, 0, 0)
-			}
-		}
+		w.fill(f, p, q.models, memberOf, taken)
 	}
 	f.Rest()
 	return f.Plan(Name, version, func(model string) *policy.Dispatch {
 		return &policy.Dispatch{Discipline: cmp.Or(l.disciplines[model], "adaptive")}
 	})
+}
+
+// offer is a list of models for a place: what the place takes of it depends on nothing else where no rule says where models may lie.
+type offer struct {
+	models       *string
+	count        int
+	hostType     string
+	share        uint32
+	memory, free uint64
+	context      uint64
+}
+
+// fill puts the models of a list that the rules allow into an empty partition. What places took is remembered: a cluster has thousands that are alike, and the
+// layouts that it begins with have the same list for all of them.
+func (w *world) fill(f *pack.Floor, p *pack.Part, models []string, memberOf map[string]string, taken map[offer][]string) {
+	if len(models) == 0 {
+		return
+	}
+	h := p.Host
+	like := offer{&models[0], len(models), h.Type, p.Share, h.Memory, h.FreeBytes(), h.Context}
+	if known, ok := taken[like]; ok && !w.ruled {
+		w.budget.spend(len(known))
+		for _, model := range known {
+			f.Put(p, model, 0, 0)
+		}
+		return
+	}
+	w.budget.spend(len(models))
+	var put []string
+	for _, model := range models {
+		model = cmp.Or(memberOf[model], model)
+		if f.Refuse(p, model, 0) == "" {
+			f.Put(p, model, 0, 0)
+			put = append(put, model)
+		}
+	}
+	if !w.ruled {
+		taken[like] = put
+	}
 }
 
 // offered is a merge group that may be asked for and whose latency is known; nil where the name is none.
@@ -191,11 +229,13 @@ func (w *world) units(cut uint32) (all []part) {
 
 // everywhere has every model on every GPU, whole or cut into equal partitions.
 func (w *world) everywhere(cut uint32) *layout {
+	all := part{models: make([]string, 0, len(w.s.GetModels()))}
+	for _, m := range w.s.GetModels() {
+		all.add(m.GetName())
+	}
 	l := &layout{disciplines: make(map[string]string), parts: w.units(cut)}
 	for i := range l.parts {
-		for _, m := range w.s.GetModels() {
-			l.parts[i].add(m.GetName())
-		}
+		l.parts[i].models = all.models
 	}
 	return l
 }
@@ -278,17 +318,23 @@ func (w *world) groups() []*layout {
 				if n < 1 || n >= len(units) {
 					continue
 				}
+				var sides [2]part
+				for i, k := range models {
+					if i < cut {
+						sides[0].add(k.name)
+					} else {
+						sides[1].add(k.name)
+					}
+				}
+				for _, name := range others {
+					sides[0].add(name)
+					sides[1].add(name)
+				}
 				l := &layout{disciplines: make(map[string]string), parts: slices.Clone(units)}
 				for i := range l.parts {
-					side := models[:cut]
+					l.parts[i].models = sides[0].models
 					if i >= n {
-						side = models[cut:]
-					}
-					for _, k := range side {
-						l.parts[i].add(k.name)
-					}
-					for _, name := range others {
-						l.parts[i].add(name)
+						l.parts[i].models = sides[1].models
 					}
 				}
 				all = append(all, l)

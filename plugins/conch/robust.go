@@ -151,6 +151,7 @@ func (s *search) askOf(ctx context.Context, draw uint32, all []*candidate) error
 		s.left -= uint32(len(now)) //nolint:gosec // at most MaxEvaluatePlans
 		s.evaluated += len(now)
 	}
+	s.left = s.w.budget.limit(s.left)
 	return nil
 }
 

@@ -61,6 +61,7 @@ func (s *search) evaluate(ctx context.Context, all []*candidate) error {
 		s.evaluated += len(now)
 		all = all[len(now):]
 	}
+	s.left = s.w.budget.limit(s.left)
 	return nil
 }
 
@@ -366,13 +367,25 @@ func (s *search) merged(ctx context.Context, best *candidate) (*candidate, error
 // disturbed are the requests that wait or move when models are loaded in places where they were not.
 func (s *search) disturbed(from, to *policy.Plan) float64 {
 	cost, total := s.w.s.GetChangeCost(), 0.0
+	places := make(map[string]int)
+	for _, p := range to.GetPartitions() {
+		served := make(map[string]bool)
+		for _, in := range p.GetInstances() {
+			for _, model := range to.ModelsOf(in) {
+				if !served[model] {
+					served[model] = true
+					places[model]++
+				}
+			}
+		}
+	}
 	s.w.loads(from, to, func(_ *policy.Partition, m *policy.Model, fresh bool) {
 		seconds := cmp.Or(m.GetChangeCost().GetSeconds(), m.GetLoadSeconds(), cost.GetDefaultLoadSeconds())
 		if fresh {
 			seconds += cost.GetPartitionStartSeconds()
 		}
 		// A load takes from those that are served in the meantime; a place of several is that part of the model's requests.
-		total += cmp.Or(m.GetChangeCost().GetRequests(), seconds*m.GetRate()/float64(max(1, len(to.PartitionsOf(m.GetName())))))
+		total += cmp.Or(m.GetChangeCost().GetRequests(), seconds*m.GetRate()/float64(max(1, places[m.GetName()])))
 	})
 	return total
 }
