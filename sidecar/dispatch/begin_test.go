@@ -88,7 +88,7 @@ func TestAPanicOfWhoTakesAnAnswerIsItsOwn(t *testing.T) {
 		require.NoError(t, <-answers)
 	}
 	require.NoError(t, infer(t.Context(), t, d, 4, 1, nil))
-	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 0 }, 30*time.Second, time.Millisecond)
 }
 
 // TestAFailedSchedulerLeavesNobodyWaiting: requests that were queued when the scheduler fails are forwarded.

@@ -16,8 +16,9 @@ import (
 // A request that came over HTTP and is executed alone goes on to its server's HTTP port, as it came: that port is faster than Triton's gRPC port for small
 // requests, and the answer is passed on as it is. It is one way of several for an attempt, which keeps its lease until the server's last word there, too.
 //
-// It goes there if it is at most batch.MostHTTP long, no memory is lent for it, it belongs to no sequence and runs as a row of no merge group, its model's
-// executions are brief (Options.Brief), the port's address is known, and a connection to it is there (forward.Conn.StartHTTP). Any other request goes over gRPC.
+// It goes there if it is at most batch.MostHTTP long, no memory is lent for it, it belongs to no sequence and runs as a row of no merge group, it asks for no
+// classes, its model's executions are brief (Options.Brief), the port's address is known, and a connection to it is there (forward.Conn.StartHTTP). Any other
+// request goes over gRPC. Classes of an output without elements, which a request does not show, crash a Triton (2.51) that is asked for them over HTTP.
 const (
 	// brief is the default of Options.Brief. Triton does not notice there that a caller has left, so
 	// what takes longer goes over gRPC, where it is cancelled with its caller; and what the HTTP port saves is a small part of it.
@@ -37,7 +38,7 @@ func (m *model) tookAtMost(most time.Duration) bool {
 func (d *Dispatcher) byHTTP(a *attempt) bool {
 	h := a.joined.HTTP
 	return h != nil && len(a.calls) == 1 && a.loan == nil && a.calls[0].member == nil && h.Body.Len() <= batch.MostHTTP && a.model.tookAtMost(d.o.Brief) &&
-		pathSegment(a.joined.Model) && router.SequenceOf(a.joined) == nil
+		pathSegment(a.joined.Model) && router.SequenceOf(a.joined) == nil && !a.joined.AsksForClasses()
 }
 
 // pathSegment reports whether a name stands for itself in a path.

@@ -206,6 +206,53 @@ func TestAPortThatIsNotTritons(t *testing.T) {
 	}
 }
 
+// TestAPortThatDoesNotSpeakHTTP, or speaks it without end or sense: requests go over gRPC, and the server is not taken for one that is lost.
+func TestAPortThatDoesNotSpeakHTTP(t *testing.T) {
+	for name, text := range map[string]string{
+		"a banner":               "SSH-2.0-OpenSSH\r\n",
+		"an alert of TLS":        "\x15\x03\x03\x00\x02\x02\x46",
+		"frames of HTTP/2":       "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+		"two lengths":            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n{}\n\n",
+		"a negative length":      "HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n{}\n",
+		"a length that is words": "HTTP/1.1 200 OK\r\nContent-Length: few\r\n\r\n{}\n",
+		"a line without a name":  "HTTP/1.1 200 OK\r\nwords\r\n\r\n",
+		"no status":              "HTTP/1.1 OK\r\n\r\n",
+		"another status first":   "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+		"chunks":                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+		"an endless head":        "HTTP/1.1 200 OK\r\n",
+		"an endless line":        "HTTP/1.1 200 OK\r\nA: ",
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPorted(t, 1, dispatch.Options{}, nil)
+			p.warm(t)
+			p.ports[0].do(func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					panic(err)
+				}
+				defer func() { _ = conn.Close() }()
+				_, err = io.WriteString(conn, text)
+				more := map[string]string{"an endless head": strings.Repeat("A: b\r\n", 1000), "an endless line": strings.Repeat("x", 10_000)}[name]
+				for i := 0; more != "" && err == nil; i++ {
+					if i == 10_000 {
+						t.Error("all of it is read")
+						return
+					}
+					_, err = io.WriteString(conn, more)
+				}
+			})
+			for range 5 {
+				code, text := p.post(t, asJSON)
+				require.Equal(t, 200, code, text)
+				require.Contains(t, text, `"id":"7"`, "from the gRPC port")
+			}
+			require.EqualValues(t, 1, p.ports[0].asked.Load())
+			require.Equal(t, 5, p.byGRPC())
+			require.True(t, p.d.Partitions()[0].Up)
+		})
+	}
+}
+
 // TestNoPort: where nothing listens, everything goes over gRPC, and nothing fails.
 func TestNoPort(t *testing.T) {
 	p := newPorted(t, 1, dispatch.Options{}, nil)

@@ -56,6 +56,8 @@ type triton struct {
 	// asked is called for every request, if set.
 	asked func(context.Context, *tritonpb.ModelInferRequest)
 	short bool // answers lack a row
+	// spoils changes an answer, if set.
+	spoils func(*tritonpb.ModelInferRequest, *tritonpb.ModelInferResponse)
 	// loses reports for which requests it loses the error: it answers with an empty message.
 	loses   func(*tritonpb.ModelInferRequest) bool
 	batches []int
@@ -146,11 +148,14 @@ func (p *triton) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest) (*
 
 func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 	p.mu.Lock()
-	takes, hold, refuse, short, loses, started, cancelled, asked := p.takes, p.hold, p.refuse, p.short, p.loses, p.started, p.cancelled, p.asked
+	takes, hold, refuse, short, spoils, loses, started, cancelled, asked := p.takes, p.hold, p.refuse, p.short, p.spoils, p.loses, p.started, p.cancelled, p.asked
 	if p.passes != "" && p.passes == r.Id {
 		hold = nil
 	}
-	rows := int(r.Inputs[0].Shape[0])
+	rows := 0
+	if len(r.Inputs) > 0 && len(r.Inputs[0].Shape) > 0 {
+		rows = int(r.Inputs[0].Shape[0])
+	}
 	p.batches = append(p.batches, rows)
 	p.seen = append(p.seen, r.Id)
 	p.mu.Unlock()
@@ -181,6 +186,9 @@ func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 	if loses != nil && loses(r) {
 		return &tritonpb.ModelInferResponse{}, nil
 	}
+	if rows == 0 || len(r.RawInputContents) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "an input that is missing")
+	}
 	shape, data := r.Inputs[0].Shape, r.RawInputContents[0]
 	if short {
 		shape, data = []int64{1, 4}, data[:16]
@@ -196,6 +204,9 @@ func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 	for _, name := range outputs {
 		answer.Outputs = append(answer.Outputs, &tritonpb.ModelInferResponse_InferOutputTensor{Name: name, Datatype: "FP32", Shape: shape})
 		answer.RawOutputContents = append(answer.RawOutputContents, data)
+	}
+	if spoils != nil {
+		spoils(r, answer)
 	}
 	return answer, nil
 }

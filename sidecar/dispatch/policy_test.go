@@ -68,7 +68,7 @@ func (p *policed) send(id string, priority int64, change func(*tritonpb.ModelInf
 		counts, _ := p.d.Counts("m")
 		_, answered := p.answer(id)
 		return p.r.arrivals() > before && (answered || id == "busy" || counts.Waiting+p.answers() == before)
-	}, 10*time.Second, time.Millisecond, id)
+	}, 30*time.Second, time.Millisecond, id)
 }
 
 func (p *policed) answer(id string) (error, bool) {
@@ -87,7 +87,7 @@ func (p *policed) answers() int {
 // refused waits for the answer to a request and wants it to be UNAVAILABLE with a text.
 func (p *policed) refused(id, text string) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { _, ok := p.answer(id); return ok }, 10*time.Second, time.Millisecond, id)
+	require.Eventually(p.t, func() bool { _, ok := p.answer(id); return ok }, 30*time.Second, time.Millisecond, id)
 	err, _ := p.answer(id)
 	require.Equal(p.t, codes.Unavailable, status.Code(err))
 	require.Equal(p.t, text, status.Convert(err).Message())
@@ -131,7 +131,7 @@ func TestQueuePolicyRefuses(t *testing.T) {
 		err, _ := p.answer(id)
 		require.NoError(t, err, id)
 	}
-	require.Eventually(t, p.r.settled, 10*time.Second, time.Millisecond)
+	require.Eventually(t, p.r.settled, 30*time.Second, time.Millisecond)
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Dropped: 2, dispatch.Rejected: 3}, p.r.count(t))
 	counts := p.d.VersionCounts("m")[0]
 	require.EqualValues(t, 3, counts.Success)
@@ -167,7 +167,7 @@ func TestQueuePolicyLeftToTheServers(t *testing.T) {
 	for i := range 4 {
 		go func() { errs <- infer(context.WithoutCancel(t.Context()), t, d, uint32(i), 1, nil) }()
 	}
-	require.Eventually(t, func() bool { return len(p.executions()) == 4 }, 10*time.Second, time.Millisecond, "all pass through")
+	require.Eventually(t, func() bool { return len(p.executions()) == 4 }, 30*time.Second, time.Millisecond, "all pass through")
 	close(hold)
 	for range 4 {
 		require.NoError(t, <-errs)

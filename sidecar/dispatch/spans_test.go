@@ -67,9 +67,9 @@ func TestAnExecutionLinksToItsRequests(t *testing.T) {
 	<-p.started
 	for n := 2; n <= 4; n++ {
 		ask(n, map[int]string{2: "01", 3: "00", 4: "01"}[n])
-		require.Eventually(t, func() bool { requests, _ := d.UnderWay(); return requests == int64(n) }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { requests, _ := d.UnderWay(); return requests == int64(n) }, 30*time.Second, time.Millisecond)
 	}
-	require.Eventually(t, func() bool { return waiting(d) == 3 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return waiting(d) == 3 }, 30*time.Second, time.Millisecond)
 	close(hold)
 	for range 4 {
 		require.NoError(t, <-answered)
@@ -131,9 +131,9 @@ func TestTheTraceOfACallerGoesOn(t *testing.T) {
 			ask(1, traceparent(1, "00"))
 			<-p.started
 			ask(2, "nonsense\x00")
-			require.Eventually(t, func() bool { return waiting(d) == 1 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return waiting(d) == 1 }, 30*time.Second, time.Millisecond)
 			ask(3, traceparent(3, "00"))
-			require.Eventually(t, func() bool { return waiting(d) == 2 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return waiting(d) == 2 }, 30*time.Second, time.Millisecond)
 			close(hold)
 			for range 3 {
 				require.NoError(t, <-answered)

@@ -300,10 +300,14 @@ func (w *walk) step(i int, r *batch.Request) answer {
 	}
 	c := w.call(r, route)
 	a := w.serve(c, route, i)
-	if a.result == Dropped && route.spec.Late == policy.LatePolicy_LATE_POLICY_DROP && w.route.spec.Late != policy.LatePolicy_LATE_POLICY_DROP && !c.timedOut() {
-		// The step's model drops late requests. This one is of an ensemble that serves them: it has no deadline any more.
+	if a.result == Dropped && a.reason != queue.DropExpired.String() &&
+		route.spec.Late == policy.LatePolicy_LATE_POLICY_DROP && w.route.spec.Late != policy.LatePolicy_LATE_POLICY_DROP && !c.timedOut() {
+		// The step's model drops late requests. This one is of an ensemble that serves them: it has no deadline any more. What the model's queue policy
+		// says of its stay goes on.
 		c.withdraw()
+		begins := c.begins
 		c = w.call(r, route)
+		c.begins = begins
 		a = d.serve(c, route, c.queueable(route))
 	}
 	if status.Code(a.err) == codes.NotFound && d.modelOf(r.Model) == nil {

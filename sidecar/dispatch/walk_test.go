@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -369,4 +370,43 @@ func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {
 		require.Equal(t, map[dispatch.Result]int{dispatch.OK: 350}, r.count(t))
 		require.Greater(t, slices.Max(parts[0].executions()), 1)
 	})
+}
+
+// TestAStepWaitsOnceForItsModelsQueuePolicy: a step that its model's policy refuses after a time is not queued again, although its ensemble serves late requests,
+// and one that is late before keeps what is left of that time.
+func TestAStepWaitsOnceForItsModelsQueuePolicy(t *testing.T) {
+	for name, slo := range map[string]time.Duration{"in time": 10 * time.Second, "late before": 60 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parts, options := inBubble(t, 1)
+				p := parts[0]
+				p.hold = make(chan struct{})
+				d, _ := newDispatcher(t, options, ensembleTable(1, func(t *router.Table) {
+					n := t.Models["n"]
+					n.Late, n.Written = policy.LatePolicy_LATE_POLICY_DROP, proto.CloneOf(n.Config)
+					n.Written.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: &tritonpb.ModelDynamicBatching{
+						DefaultQueuePolicy: &tritonpb.ModelQueuePolicy{DefaultTimeoutMicroseconds: 100_000},
+					}}
+					t.Models["only"] = ensembleOf("only", [3]string{"n", "IN", "OUT"})
+					t.Models["only"].Places, t.Models["only"].Late, t.Models["only"].SLO = n.Places, policy.LatePolicy_LATE_POLICY_SERVE, slo
+				}, p))
+				profile := linear(0, 10*time.Millisecond)
+				profile.Model = "n"
+				d.SetProfile(profile)
+				var all sync.WaitGroup
+				all.Go(func() { require.NoError(t, infer(t.Context(), t, d, 1, 1, nil)) })
+				synctest.Wait()
+				for i := range 3 {
+					all.Go(func() {
+						began := time.Now()
+						requireCode(t, codes.Unavailable, infer(t.Context(), t, d, uint32(2+i), 1, toModel("only")))
+						require.InDelta(t, 100, time.Since(began).Milliseconds(), 5)
+					})
+				}
+				time.Sleep(time.Second)
+				close(p.hold)
+				all.Wait()
+			})
+		})
+	}
 }

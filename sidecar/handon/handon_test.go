@@ -34,7 +34,7 @@ func TestTheOwnersAnswers(t *testing.T) {
 	r := newReplica(t, "b")
 	require.ErrorContains(t, r.Ready(), "no replica is known")
 	r.Follow(o.Owner)
-	require.Eventually(t, func() bool { return r.Ready() == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Ready() == nil }, 30*time.Second, time.Millisecond)
 
 	var header metadata.MD
 	answer, err := r.client.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{ModelName: "m", Id: "1"}, grpc.Header(&header))
@@ -114,7 +114,7 @@ func TestRequestsWaitForAnOwner(t *testing.T) {
 	answers := make(chan error, 2)
 	go func() { _, err := r.infer(t.Context(), "2"); answers <- err }()
 	go func() { _, err := r.post(t.Context(), "/v2/models/m/infer", "{}"); answers <- err }()
-	require.Eventually(t, func() bool { return underWay(t, r.Front) == 2 }, 10*time.Second, time.Millisecond, "both wait")
+	require.Eventually(t, func() bool { return underWay(t, r.Front) == 2 }, 30*time.Second, time.Millisecond, "both wait")
 	r.Follow(o.Owner)
 	require.NoError(t, <-answers)
 	require.NoError(t, <-answers)
@@ -149,11 +149,11 @@ func TestTheOwnerIsKilled(t *testing.T) {
 	r := newReplica(t, "b")
 	r.Follow(first.Owner)
 	end, _ := r.load()
-	require.Eventually(t, func() bool { return first.began.Load() > 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return first.began.Load() > 50 }, 30*time.Second, time.Millisecond)
 	first.kill()
-	require.Eventually(t, func() bool { return underWay(t, r.Front) == 4 }, 10*time.Second, time.Millisecond, "all wait")
+	require.Eventually(t, func() bool { return underWay(t, r.Front) == 4 }, 30*time.Second, time.Millisecond, "all wait")
 	r.Follow(second.Owner)
-	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 30*time.Second, time.Millisecond)
 	by := end()
 	require.Positive(t, by["first"])
 	require.Positive(t, by["second"])
@@ -167,9 +167,9 @@ func TestTheOwnerIsPaused(t *testing.T) {
 	r := newReplica(t, "b")
 	r.Follow(first.Owner)
 	end, _ := r.load()
-	require.Eventually(t, func() bool { return first.began.Load() == 4 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return first.began.Load() == 4 }, 30*time.Second, time.Millisecond)
 	r.Follow(second.Owner)
-	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 30*time.Second, time.Millisecond)
 	require.NotContains(t, end(), "first")
 }
 
@@ -179,11 +179,11 @@ func TestTheOwnerDrains(t *testing.T) {
 	r := newReplica(t, "b")
 	r.Follow(first.Owner)
 	end, soFar := r.load()
-	require.Eventually(t, func() bool { return first.began.Load() > 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return first.began.Load() > 50 }, 30*time.Second, time.Millisecond)
 	first.refuses(batch.Exiting)
-	require.Eventually(t, func() bool { return soFar("first") == first.began.Load() }, 10*time.Second, time.Millisecond, "what it accepted it has answered")
+	require.Eventually(t, func() bool { return soFar("first") == first.began.Load() }, 30*time.Second, time.Millisecond, "what it accepted it has answered")
 	r.Follow(second.Owner)
-	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 30*time.Second, time.Millisecond)
 	by := end()
 	require.EqualValues(t, first.began.Load(), by["first"])
 	require.EqualValues(t, second.began.Load(), by["second"])
@@ -198,7 +198,7 @@ func TestAnOwnerThatIsNotReady(t *testing.T) {
 	answers := make(chan error, 2)
 	go func() { _, err := r.infer(t.Context(), "1"); answers <- err }()
 	go func() { _, err := r.post(t.Context(), "/v2/models/m/infer", "{}"); answers <- err }()
-	require.Eventually(t, func() bool { return o.came() >= 4 }, 10*time.Second, time.Millisecond, "they are sent again")
+	require.Eventually(t, func() bool { return o.came() >= 4 }, 30*time.Second, time.Millisecond, "they are sent again")
 	o.refuses("")
 	require.NoError(t, <-answers)
 	require.NoError(t, <-answers)
@@ -227,13 +227,13 @@ func TestWhatIsSentAgain(t *testing.T) {
 			}
 			answers := make(chan error, 2)
 			go func() { _, err := r.client.ModelInfer(t.Context(), request); answers <- err }()
-			require.Eventually(t, func() bool { return first.began.Load() == 1 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return first.began.Load() == 1 }, 30*time.Second, time.Millisecond)
 			web := make(chan error, 1)
 			go func() {
 				_, err := r.post(t.Context(), "/v2/models/m/infer", body, "Content-Encoding", c.encoding)
 				web <- err
 			}()
-			require.Eventually(t, func() bool { return first.began.Load() == 2 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return first.began.Load() == 2 }, 30*time.Second, time.Millisecond)
 			r.Follow(second.Owner)
 			require.Equal(t, c.want, status.Code(<-answers))
 			if c.sequence || c.encoding != "" {
@@ -251,13 +251,13 @@ func TestThisReplicaBecomesTheOwner(t *testing.T) {
 	r := newReplica(t, "b")
 	r.Follow(first.Owner)
 	end, _ := r.load()
-	require.Eventually(t, func() bool { return first.began.Load() > 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return first.began.Load() > 50 }, 30*time.Second, time.Millisecond)
 	first.kill()
 	r.Follow(r.self("b"))
 	grpcDoor, httpDoor := r.Take("grpc"), r.Take("http")
 	require.Nil(t, r.Take("grpc"), "a door is given once")
 	second := newOwner(t, "b", grpcDoor, httpDoor)
-	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return second.began.Load() > 50 }, 30*time.Second, time.Millisecond)
 	by := end()
 	require.Positive(t, by["b"])
 }
@@ -288,7 +288,7 @@ func TestLimits(t *testing.T) {
 		defer cancel()
 		go func() { _, _ = r.infer(ctx, "waits") }()
 	}
-	require.Eventually(t, func() bool { return underWay(t, r.Front) == 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return underWay(t, r.Front) == 2 }, 30*time.Second, time.Millisecond)
 	_, err := r.infer(t.Context(), "3")
 	require.ErrorContains(t, err, "Exceeds maximum queue size")
 	_, err = r.post(t.Context(), "/v2/models/m/infer", "{}")
@@ -314,7 +314,7 @@ func TestARequestThatIsTooMuchAtOnce(t *testing.T) {
 	require.Eventually(t, func() bool { // what is still on its way of the large one counts until it is known to be of none
 		_, err := r.infer(ctx, "1")
 		return err == nil
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 }
 
 // A request of a sequence is not sent again where its owner's connection broke, whether or not the owner had announced its end.
@@ -333,14 +333,14 @@ func TestASequenceAtAnOwnerThatEnds(t *testing.T) {
 				}})
 				answer <- err
 			}()
-			require.Eventually(t, func() bool { return first.began.Load() == 1 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return first.began.Load() == 1 }, 30*time.Second, time.Millisecond)
 			ending := make(chan struct{})
 			if announced {
 				go func() { defer close(ending); first.grpc.GracefulStop() }()
 				require.Eventually(t, func() bool { // the replica begins nothing on that connection any more, and the owner takes no other
 					_, err := r.client.ServerLive(t.Context(), &tritonpb.ServerLiveRequest{})
 					return err != nil
-				}, 10*time.Second, time.Millisecond)
+				}, 30*time.Second, time.Millisecond)
 			} else {
 				close(ending)
 			}

@@ -319,7 +319,7 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 // for all others.
 //
 // A classification of an answer without elements crashes a server that it reaches
-// over HTTP, and is answered over gRPC: Conch forwards over gRPC.
+// over HTTP, and is answered over gRPC: see Request.AsksForClasses.
 func (u *Rules) Hazard(r *Request) error {
 	if err := u.textID.hazard(r); err != nil {
 		return err
@@ -346,6 +346,16 @@ func (u *Rules) Hazard(r *Request) error {
 		}
 	}
 	return nil
+}
+
+// AsksForClasses reports whether a request asks for the best classes of an output, in place of its values. Such a request is not for a server's HTTP port.
+func (r *Request) AsksForClasses() bool {
+	for i := range r.Outputs {
+		if _, ok := FindParameter(r.Outputs[i].Parameters, ParameterClassification); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // placeHazard returns an error for a place in shared memory that no region can have.

@@ -47,6 +47,8 @@ const (
 	foreignPause = time.Minute
 	// longestHTTPPause is the longest time between two attempts to connect to a port that does not take connections.
 	longestHTTPPause = 30 * time.Second
+	// longestHead is the most that is read of an answer before its body. Triton's heads are a few lines.
+	longestHead = 64 << 10
 )
 
 // httpPort is the HTTP port of a server: connections that are there already, each for one request at a time. A request that finds none takes another way, and
@@ -298,7 +300,8 @@ func (p *httpPort) appendHead(b []byte, ctx context.Context, r *HTTPRequest) []b
 
 // read reads the connection to its end.
 func (c *httpConn) read() {
-	in := bufio.NewReader(c.conn)
+	from := &source{conn: c.conn, left: -1}
+	in := bufio.NewReader(from)
 	var turn wire.Turn
 	for {
 		_, err := in.Peek(1) // an answer begins, or the connection ends
@@ -309,7 +312,7 @@ func (c *httpConn) read() {
 		case !c.asked():
 			err = errUnasked
 		default:
-			got, again, err = c.answer(in)
+			got, again, err = c.answer(from, in)
 		}
 		if !c.end(&turn, got, err, again && in.Buffered() == 0) {
 			break
@@ -364,9 +367,48 @@ func (c *httpConn) end(t *wire.Turn, got *batch.HTTP, err error, again bool) boo
 	return again
 }
 
-// answer reads an answer of which something has come: tensors, or the server's error as a status. Again says that the connection takes another request.
-func (c *httpConn) answer(in *bufio.Reader) (got *batch.HTTP, again bool, err error) {
+// source is what a connection is read from. It ends a head that is too long.
+type source struct {
+	conn   net.Conn
+	left   int   // of the head that is being read; negative: none is
+	failed error // of the connection
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (n int, err error) {
+	if s.left == 0 {
+		return 0, fmt.Errorf("%w: a head of more than %d bytes", ErrForeign, longestHead)
+	}
+	if s.left > 0 {
+		p = p[:min(len(p), s.left)]
+	}
+	n, err = s.conn.Read(p)
+	if s.failed = err; s.left > 0 {
+		s.left -= n
+	}
+	return n, err
+}
+
+// head reads an answer's lines before its body. What is none of HTTP's is foreign; what has not come whole is lost with its connection.
+func (s *source) head(in *bufio.Reader) (*nethttp.Response, error) {
+	s.left = longestHead
+	defer func() { s.left = -1 }()
+	const begins = "HTTP/1."
+	if begin, err := in.Peek(len(begins)); !strings.HasPrefix(begins, string(begin)) {
+		return nil, fmt.Errorf("%w: it begins with %q", ErrForeign, begin)
+	} else if err != nil {
+		return nil, err
+	}
 	r, err := nethttp.ReadResponse(in, nil) //nolint:bodyclose // to close a body is to read it to its end, which may never come; what is left of it goes with the connection
+	if err != nil && s.failed == nil && !errors.Is(err, ErrForeign) {
+		err = fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	return r, err
+}
+
+// answer reads an answer of which something has come: tensors, or the server's error as a status. Again says that the connection takes another request.
+func (c *httpConn) answer(from *source, in *bufio.Reader) (got *batch.HTTP, again bool, err error) {
+	r, err := from.head(in)
 	if err != nil {
 		return nil, false, err
 	}

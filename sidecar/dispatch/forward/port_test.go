@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,7 +81,9 @@ func TestHTTPAnswers(t *testing.T) {
 		"not whole":             {answer: answered[:len(answered)-1], lost: true, closes: true},
 		"half a head":           {answer: answered[:20], lost: true, closes: true},
 		"nothing":               {lost: true, closes: true},
-		"no HTTP":               {answer: "SSH-2.0\r\n\r\n", lost: true, closes: true},
+		"no HTTP":               {answer: "SSH-2.0\r\n\r\n", foreign: true, closes: true},
+		"no head":               {answer: "HTTP/1.1 200 OK\r\nwords\r\n\r\n", foreign: true, closes: true},
+		"a head without end":    {answer: "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", 20_000), foreign: true, closes: true},
 		"chunked":               {answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", foreign: true, closes: true},
 		"chunked for ever":      {answer: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", foreign: true, closes: true},
 		"too long":              {answer: "HTTP/1.1 200 OK\r\nContent-Length: 3000000000\r\n\r\n{}", foreign: true, closes: true},

@@ -296,7 +296,7 @@ func TestRapidReset(t *testing.T) {
 		}
 	}()
 	r.goesAway(http2.ErrCodeEnhanceYourCalm)
-	require.Eventually(t, func() bool { return begun.Load() == ended.Load() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return begun.Load() == ended.Load() }, 30*time.Second, time.Millisecond)
 	require.LessOrEqual(t, begun.Load(), int64(100))
 }
 
@@ -340,7 +340,7 @@ func TestSlowReader(t *testing.T) {
 	}
 	s.raw(t).answers(1)
 	require.NoError(t, r.conn.Close())
-	require.Eventually(t, func() bool { return pool.out.Load() < 1<<20 }, 10*time.Second, time.Millisecond, "the answers are freed")
+	require.Eventually(t, func() bool { return pool.out.Load() < 1<<20 }, 30*time.Second, time.Millisecond, "the answers are freed")
 }
 
 // counting counts the bytes that were taken and not put back.
@@ -376,7 +376,7 @@ func TestAnnouncedMessages(t *testing.T) {
 	r.until(func(f http2.Frame) bool { p, ok := f.(*http2.PingFrame); return ok && p.IsAck() })
 	require.Less(t, pool.out.Load(), int64(8<<20), "of 3.2 GB that were announced")
 	require.NoError(t, r.conn.Close())
-	require.Eventually(t, func() bool { return pool.out.Load() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.out.Load() == 0 }, 30*time.Second, time.Millisecond)
 }
 
 // Messages that are no message, and calls that end before theirs is whole.
@@ -414,7 +414,7 @@ func TestMessagesThatAreNone(t *testing.T) {
 				}
 				return true
 			})
-			require.Eventually(t, func() bool { return len(h.losses()) == before+1 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(h.losses()) == before+1 }, 30*time.Second, time.Millisecond)
 		})
 	}
 }

@@ -80,7 +80,7 @@ func TestTurnLeaves(t *testing.T) {
 			patient := clients.raw(t)
 			patient.open(1)
 			require.NoError(t, patient.WriteData(1, true, framed([]byte("wait"))))
-			require.Eventually(t, func() bool { return len(waiting) == 1 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(waiting) == 1 }, 30*time.Second, time.Millisecond)
 
 			hasty := clients.raw(t)
 			c.before(hasty)

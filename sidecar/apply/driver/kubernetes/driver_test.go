@@ -63,7 +63,7 @@ parameters { key: "conch_emulate_beta_us" value { string_value: "100" } }
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	require.Eventually(t, holds, 15*time.Second, 20*time.Millisecond, what)
+	require.Eventually(t, holds, 30*time.Second, 20*time.Millisecond, what)
 }
 
 // Two partitions of one GPU are two Pods that share one claim. They load and unload models, and end.

@@ -146,7 +146,7 @@ func TestTurmoil(t *testing.T) {
 		})
 	}
 	running.Wait()
-	require.Eventually(t, func() bool { return under.Load() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return under.Load() == 0 }, 30*time.Second, time.Millisecond)
 	t.Log("answered", answered.Load())
 	require.Positive(t, answered.Load())
 }

@@ -190,6 +190,10 @@ func TestTensorTexts(t *testing.T) {
 	require.Error(t, err)
 	_, err = tritonjson.AppendTensor(nil, "FP99", nil, 0)
 	require.Error(t, err)
+	for datatype, count := range map[string]int64{"FP32": 1 << 62, "FP64": 1 << 61, "INT16": -1 << 63} { // their sizes overflow to zero
+		_, err = tritonjson.AppendTensor(nil, datatype, nil, count)
+		require.ErrorIs(t, err, tritonjson.ErrTensorSize)
+	}
 }
 
 func TestMessages(t *testing.T) {

@@ -171,7 +171,7 @@ func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte,
 	if datatype == "BYTES" {
 		return appendBytes(dst, raw, count)
 	}
-	if count < 0 || int64(len(raw)) != count*size {
+	if have := int64(len(raw)); have%size != 0 || have/size != count { // count*size may overflow
 		return dst, ErrTensorSize
 	}
 	dst = slices.Grow(dst, int(count)*textSize(size, datatype))
