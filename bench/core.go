@@ -21,15 +21,7 @@ import (
 func (b *bench) core(ctx context.Context, r *figure.Report) error {
 	rounds := b.roundsOr(5)
 	b.say(fmt.Sprintf("sidecar/dispatch/queue: BenchmarkCore, one core, %d runs each", rounds))
-	command := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkCore$", "-benchmem", "-cpu", "1", "-benchtime", "2s",
-		"-count", strconv.Itoa(rounds), "./sidecar/dispatch/queue")
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	out, err := command.Output()
-	if err != nil {
-		return fmt.Errorf("go test -bench: %w\n%s%s", err, out, stderr.Bytes())
-	}
-	cases, err := parseBenchmark(out)
+	cases, err := ownBenchmark(ctx, "BenchmarkCore", "./sidecar/dispatch/queue", "-benchmem", "-cpu", "1", "-benchtime", "2s", "-count", strconv.Itoa(rounds))
 	if err != nil {
 		return err
 	}
@@ -55,7 +47,20 @@ type benchmarkCase struct {
 	values map[string][]float64
 }
 
-// parseBenchmark reads the lines that `go test -bench` prints for sub-benchmarks: name, iterations, then value and unit in pairs.
+// ownBenchmark runs a benchmark of a package of this project, and reads what it prints.
+func ownBenchmark(ctx context.Context, name, in string, flags ...string) ([]*benchmarkCase, error) {
+	command := exec.CommandContext(ctx, "go", append(append([]string{"test", "-run", "^$", "-bench", "^" + name + "$"}, flags...), in)...)
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go test -bench: %w\n%s%s", err, out, stderr.Bytes())
+	}
+	return parseBenchmark(out)
+}
+
+// parseBenchmark reads the lines that `go test -bench` prints: name, iterations, then value and unit in pairs. A sub-benchmark is a case of its name, a
+// benchmark without one a case without a name.
 func parseBenchmark(out []byte) ([]*benchmarkCase, error) {
 	var cases []*benchmarkCase
 	byName := map[string]*benchmarkCase{}
@@ -64,10 +69,7 @@ func parseBenchmark(out []byte) ([]*benchmarkCase, error) {
 		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
 		}
-		_, name, ok := strings.Cut(fields[0], "/")
-		if !ok {
-			continue
-		}
+		_, name, _ := strings.Cut(fields[0], "/")
 		c := byName[name]
 		if c == nil {
 			c = &benchmarkCase{name: name, values: map[string][]float64{}}

@@ -4,10 +4,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os/exec"
 	"strconv"
 
 	"github.com/conch-serving/conch/internal/figure"
@@ -17,15 +15,7 @@ import (
 func (b *bench) sim(ctx context.Context, r *figure.Report) error {
 	rounds := b.roundsOr(3)
 	b.say(fmt.Sprintf("sidecar/sim: BenchmarkSim, one core, %d runs each", rounds))
-	command := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkSim$", "-benchmem", "-cpu", "1", "-benchtime", "1x",
-		"-count", strconv.Itoa(rounds), "./sidecar/sim/scenario")
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	out, err := command.Output()
-	if err != nil {
-		return fmt.Errorf("go test -bench: %w\n%s%s", err, out, stderr.Bytes())
-	}
-	cases, err := parseBenchmark(out)
+	cases, err := ownBenchmark(ctx, "BenchmarkSim", "./sidecar/sim/scenario", "-benchmem", "-cpu", "1", "-benchtime", "1x", "-count", strconv.Itoa(rounds))
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,8 @@ func runs(report string) run {
 	switch report {
 	case "core":
 		return run{files: []string{"sidecar/dispatch/queue/"}}
+	case "swaps":
+		return run{files: []string{"sidecar/dispatch/"}}
 	case "sim":
 		return run{files: []string{"sidecar/sim/scenario/"}}
 	case "demo", "demo-real":
