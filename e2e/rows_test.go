@@ -39,21 +39,61 @@ class TritonPythonModel:
         return answers
 `
 
-// TestEveryRowIsItsOwners: callers with stamped rows of 256 KB leave at random while a real server executes their requests, now slowly, now quickly, and
-// fails some. No answer holds a value of somebody else's. CONCH_ROWS says for how long.
+// comparing is a model that answers with its input if it got it twice, and else with nothing of it.
+const comparing = `import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for r in requests:
+            rows, also = (pb_utils.get_input_tensor_by_name(r, name).as_numpy() for name in ("IN", "ALSO"))
+            same = rows.tobytes() == also.tobytes()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.copy(rows) if same else np.zeros_like(rows))]))
+        return answers
+`
+
+// rowsOf writes a repository of two models of such rows that answer with them, one that compares two inputs, and an ensemble "steps" of the three.
+func rowsOf(t *testing.T, elements int) string {
+	t.Helper()
+	repository := t.TempDir()
+	write := func(name, config, code string) {
+		require.NoError(t, os.MkdirAll(filepath.Join(repository, name, "1"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(repository, name, "config.pbtxt"), []byte(config+" max_batch_size: 8"), 0o644))
+		if code != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(repository, name, "1", "model.py"), []byte(code), 0o644))
+		}
+	}
+	tensor := func(name string) string {
+		return fmt.Sprintf("[ { name: %q data_type: TYPE_FP32 dims: [ %d ] } ]", name, elements)
+	}
+	const python = ` backend: "python" instance_group [ { kind: KIND_CPU } ]`
+	write("slow", "input "+tensor("IN")+" output "+tensor("OUT")+python, nowAndThen)
+	write("also", "input "+tensor("IN")+" output "+tensor("OUT")+python, nowAndThen)
+	write("compare", "input "+tensor("IN")+" input "+tensor("ALSO")+" output "+tensor("OUT")+python, comparing)
+	write("steps", "input "+tensor("IN")+" output "+tensor("OUT")+` platform: "ensemble" ensemble_scheduling { step [
+		{ model_name: "slow" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "x" } },
+		{ model_name: "also" model_version: -1 input_map { key: "IN" value: "x" } output_map { key: "OUT" value: "y" } },
+		{ model_name: "compare" model_version: -1 input_map { key: "IN" value: "x" } input_map { key: "ALSO" value: "y" } output_map { key: "OUT" value: "OUT" } } ] }`, "")
+	return repository
+}
+
+// TestEveryRowIsItsOwners: callers with stamped rows of 256 KB leave at random while real servers execute their requests, or the steps of these, now slowly, now
+// quickly, and fail some. No answer holds a value of somebody else's. CONCH_ROWS says for how long.
 func TestEveryRowIsItsOwners(t *testing.T) {
 	t.Parallel()
 	const elements, callers = 1 << 16, 12
-	repository := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(repository, "slow", "1"), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(repository, "slow", "1", "model.py"), []byte(nowAndThen), 0o644))
-	require.NoError(t, os.WriteFile(filepath.Join(repository, "slow", "config.pbtxt"), []byte(fmt.Sprintf(`backend: "python" max_batch_size: 8
-		input [ { name: "IN" data_type: TYPE_FP32 dims: [ %d ] } ] output [ { name: "OUT" data_type: TYPE_FP32 dims: [ %d ] } ]
-		instance_group [ { kind: KIND_CPU } ]`, elements, elements)), 0o644))
-	for name, memory := range map[string]string{"through shared memory": "64MiB", "through the socket": "0B"} {
+	repository := rowsOf(t, elements)
+	for name, of := range map[string]struct {
+		model, memory string
+		patience      int // of callers, in milliseconds
+	}{
+		"through shared memory": {"slow", "64MiB", 600}, "through the socket": {"slow", "0B", 600},
+		"of steps, through shared memory": {"steps", "64MiB", 3000}, "of steps, through the socket": {"steps", "0B", 3000},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := serve(t, rig.ConchOptions{Repository: repository, GPUs: 2, Settings: map[string]any{"limits": map[string]any{"sharedMemory": memory}}})
+			c := serve(t, rig.ConchOptions{Repository: repository, GPUs: 2, Settings: map[string]any{"limits": map[string]any{"sharedMemory": of.memory}}})
 			server := triton(t, c)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rounds(t, "CONCH_ROWS", 8))*time.Second)
 			defer cancel()
@@ -68,9 +108,9 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 						for i := 0; i < len(data); i += 4 {
 							binary.LittleEndian.PutUint32(data[i:], owner)
 						}
-						call, leave := context.WithTimeout(ctx, time.Duration(5+rand.IntN(600))*time.Millisecond)
+						call, leave := context.WithTimeout(ctx, time.Duration(5+rand.IntN(of.patience))*time.Millisecond)
 						r, err := server.ModelInfer(call, &tritonpb.ModelInferRequest{
-							ModelName:        "slow",
+							ModelName:        of.model,
 							Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "IN", Datatype: "FP32", Shape: []int64{int64(rows), elements}}},
 							RawInputContents: [][]byte{data},
 						})
@@ -90,7 +130,13 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 			t.Logf("%d answers, %d callers left or got an error", ok.Load(), left.Load())
 			require.Zero(t, foreign.Load(), "answers that are not their owner's, of %d", ok.Load())
 			require.Greater(t, ok.Load(), int64(20))
-			require.Equal(t, memory != "0B", scrape(t, c).sum("conch_shared_memory_bytes_total") > 0)
+			shares, seen := of.memory != "0B", scrape(t, c)
+			require.Equal(t, shares, seen.sum("conch_shared_memory_bytes_total") > 0)
+			if of.model == "steps" {
+				require.Equal(t, shares, seen.sum("conch_intermediate_bytes_total", "way=kept") > 0)
+				t.Logf("bytes between steps: %.0f kept, %.0f copied, %.0f sent", seen.sum("conch_intermediate_bytes_total", "way=kept"),
+					seen.sum("conch_intermediate_bytes_total", "way=copied"), seen.sum("conch_intermediate_bytes_total", "way=sent"))
+			}
 		})
 	}
 }

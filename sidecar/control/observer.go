@@ -39,7 +39,7 @@ func (o observer) Asked(a dispatch.Asked) {
 func (o observer) Executed(e dispatch.Execution) {
 	o.recorder.Executed(observe.Execution{
 		Model: e.Model, Partition: e.Partition, GPUType: e.GPUType, ThreadPercentage: e.ThreadPercentage, Rows: e.Rows, Requests: e.Requests,
-		Start: e.Start, End: e.End, Err: e.Err, Lent: e.Lent, Shared: e.Shared,
+		Start: e.Start, End: e.End, Err: e.Err, Lent: e.Lent, Between: observe.Between(e.Between), Shared: e.Shared,
 	})
 	o.recent.Executed(recent.Execution{
 		Model: e.Model, Partition: e.Partition, Start: e.Start, End: e.End, Rows: e.Rows, Requests: e.Requests, Deadline: e.Deadline, Failed: e.Err != nil,

@@ -102,7 +102,7 @@ type result struct {
 
 // start begins an attempt in a turn, or has a worker begin it where tensors may have to be copied.
 func (d *Dispatcher) start(t *wire.Turn, a *attempt) {
-	if a.mayLend() {
+	if a.copies() {
 		d.workers.start(func() { d.execute(nil, a) })
 		return
 	}
@@ -185,6 +185,7 @@ func (d *Dispatcher) mend(a *attempt) {
 
 // send sends the attempt's request. Ended is called with the answer.
 func (d *Dispatcher) send(t *wire.Turn, a *attempt) {
+	a.line()
 	joined, err := a.join()
 	if err != nil {
 		d.ended(t, a, result{ending: indivisible, err: err}) // equal keys that do not fit: a collision of hashes
@@ -381,7 +382,7 @@ func (d *Dispatcher) observe(a *attempt, err error) {
 	d.o.Observer.Executed(Execution{
 		Model: a.model.name, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
 		Rows: a.rows, Requests: len(a.calls), Start: a.started, End: a.ended, Err: err,
-		Deadline: due, Lent: a.loan.size(), Shared: !a.passed && (a.shared || a.lease.Outside() > 0),
+		Deadline: due, Lent: a.loan.lent(), Between: a.between(), Shared: !a.passed && (a.shared || a.lease.Outside() > 0),
 	})
 	if err == nil && !a.passed {
 		a.model.counts.executed(a.ended.Sub(a.started))

@@ -27,6 +27,8 @@ type call struct {
 	// within is the execution of the ensemble that the call is a step of; nil: it is a client's.
 	within *walk
 	part   time.Duration // of a step: how much of the whole's SLO is its; 0: that is not known
+	// between are the bytes of its tensors that other steps have made.
+	between int
 	// then takes the call's answer, once, without a lock. It must not block.
 	then func(*wire.Turn, answer)
 	// waits: its caller's goroutine waits for the answer, so that what may block is done on that goroutine.

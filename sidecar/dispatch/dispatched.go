@@ -4,6 +4,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
@@ -110,6 +111,7 @@ func (q *queues) again(a *attempt, how step) (unqueued, gone []*call) {
 	case how == together:
 		q.separate(back, avoid)
 	case how == halves:
+		slices.SortStableFunc(back, func(x, y *call) int { return cmp.Compare(x.queued.Deadline, y.queued.Deadline) }) // attempt.line may have another order
 		q.divide(back, avoid)
 	default:
 		for i := range back {

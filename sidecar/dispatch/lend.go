@@ -4,6 +4,9 @@
 package dispatch
 
 import (
+	"cmp"
+	"slices"
+
 	"google.golang.org/grpc/mem"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -16,79 +19,182 @@ import (
 // (docs/performance.md).
 const lendFrom = 64 << 10
 
+// memory is what a server shares with Conch. System shared memory is the one kind of today. Memory of a GPU, which Triton's CUDA shared memory extension
+// names in the same way, would be another: its blocks are written by copies to the device, and their buffers read by copies from it.
+type memory interface {
+	// Take lends n bytes. It does not wait: false means that there is no room now.
+	Take(n int) (block, bool)
+	// Borrow lends what an execution has left in such memory, to a server that reads it there. False: it is not one piece, or the server has not mapped it.
+	Borrow(data mem.BufferSlice) (borrowed, bool)
+}
+
+// system is system shared memory.
+type system struct{ *shm.Pool }
+
+// Take implements memory.
+func (s system) Take(n int) (block, bool) {
+	b, ok := s.Pool.Take(n)
+	return b, ok
+}
+
+// Borrow implements memory.
+func (s system) Borrow(data mem.BufferSlice) (borrowed, bool) {
+	b, ok := s.Pool.Borrow(data)
+	return b, ok
+}
+
+// block is memory that is lent to a server for one execution. One of the last three ends it.
+type block interface {
+	Place() batch.Place
+	// Write copies data to a part of it.
+	Write(at int, data mem.BufferSlice)
+	// Free: the server has said its last word.
+	Free()
+	// Forsake: it has not, and may still read and write the block, which is not lent again.
+	Forsake()
+	// Buffer hands it over, written by the server, as a buffer, which frees it.
+	Buffer() mem.Buffer
+}
+
+// borrowed is the loan of what lies in the blocks of executions before.
+type borrowed interface {
+	Place() batch.Place
+	// End ends it. Without the last word of the server that reads the blocks, they are not lent again.
+	End(lastWord bool)
+}
+
 // loan is the memory that a batch shares with its partition's server. A nil loan
 // is none: the tensors go through the socket.
 type loan struct {
-	in    *shm.Block
-	out   *shm.Block // nil: the outputs come through the socket
+	in    block         // that inputs were copied to; nil: none was
+	kept  []borrowed    // inputs that lie where an execution before has left them
+	input []batch.Place // of each input; nil: the inputs go through the socket
+	out   block         // nil: the outputs come through the socket
 	slots []batch.Slot
+	// size is how many bytes of tensors are lent, and keeps how many of them are inputs that were not copied.
+	size, keeps int
+	over        bool
 }
 
-// lend takes shared memory for a batch whose inputs are large enough. It returns
-// nil if there is none.
-func (d *Dispatcher) lend(b *attempt, joined *batch.Request) *loan {
-	pool := b.process.Memory()
-	if pool == nil || b.passed || b.calls[0].sole || b.model.unlendable.Load() {
+// lend takes shared memory for a batch whose inputs are large enough. Of a batch with a step of an ensemble, outputs that are large enough are enough, so that
+// the next step may find them there. It returns nil if there is none.
+func (d *Dispatcher) lend(a *attempt, joined *batch.Request) *loan {
+	m := a.memory()
+	if m == nil {
 		return nil
 	}
-	size := joined.DataSize()
-	if size < lendFrom {
+	l := &loan{}
+	if (joined.DataSize() < lendFrom || !l.lendInputs(m, joined)) && !a.hasStep() {
 		return nil
 	}
-	in, ok := pool.Take(size)
-	if !ok {
-		return nil
-	}
-	l := &loan{in: in}
-	if slots, size := b.rules.Slots(joined, b.rows); size >= lendFrom {
-		if out, ok := pool.Take(size); ok {
+	if slots, size := a.rules.Slots(joined, a.rows); size >= lendFrom {
+		if out, ok := m.Take(size); ok {
 			l.out, l.slots = out, slots
+			l.size += size
 		}
+	}
+	if l.input == nil && l.out == nil {
+		return nil
 	}
 	return l
 }
 
-func (l *loan) marshal(r *batch.Request) mem.BufferSlice {
-	if l == nil {
-		return r.Marshal()
+// lendInputs lends the inputs of a batch: where they lie if they lie in memory of the server, and else in a block that they are copied to, once.
+func (l *loan) lendInputs(m memory, joined *batch.Request) bool {
+	places := make([]batch.Place, len(joined.Inputs))
+	for i := range joined.Inputs {
+		if b, ok := m.Borrow(joined.Inputs[i].Data); ok {
+			places[i] = b.Place()
+			l.kept, l.keeps = append(l.kept, b), l.keeps+places[i].Size
+		}
 	}
-	in := batch.Lent{Region: l.in.Region(), Offset: l.in.Offset(), Data: l.in.Data}
-	if l.out == nil {
-		return r.MarshalLent(in, batch.Lent{}, nil)
+	if offsets, size := joined.Layout(places); size > 0 {
+		in, ok := m.Take(size)
+		if !ok {
+			l.end(true)
+			*l = loan{}
+			return false
+		}
+		l.in, l.size = in, size
+		at := in.Place()
+		for i := range joined.Inputs {
+			if places[i].Region != "" {
+				continue
+			}
+			data := joined.Inputs[i].Data
+			in.Write(offsets[i], data)
+			places[i] = batch.Place{Region: at.Region, Offset: at.Offset + offsets[i], Size: data.Len()}
+		}
 	}
-	return r.MarshalLent(in, batch.Lent{Region: l.out.Region(), Offset: l.out.Offset(), Data: l.out.Data}, l.slots)
+	l.input, l.size = places, l.size+l.keeps
+	return true
 }
 
-// size is how many bytes of tensors are lent.
-func (l *loan) size() int {
+func (l *loan) marshal(r *batch.Request) mem.BufferSlice {
 	switch {
-	case l == nil || l.in == nil:
-		return 0
+	case l == nil:
+		return r.Marshal()
 	case l.out == nil:
-		return len(l.in.Data)
+		return r.MarshalLent(l.input, batch.Place{}, nil)
 	}
-	return len(l.in.Data) + len(l.out.Data)
+	return r.MarshalLent(l.input, l.out.Place(), l.slots)
+}
+
+// lent is how many bytes of tensors are lent.
+func (l *loan) lent() int {
+	if l == nil {
+		return 0
+	}
+	return l.size
+}
+
+// between is by which way the attempt's tensors of steps before have come.
+func (a *attempt) between() (b Between) {
+	made := 0
+	for _, c := range a.calls {
+		made += c.between
+	}
+	if made == 0 {
+		return b
+	}
+	if a.loan == nil || a.loan.input == nil {
+		return Between{Sent: made}
+	}
+	b.Kept = min(made, a.loan.keeps)
+	b.Copied = made - b.Kept
+	return b
 }
 
 // denied reports whether the server refused the loan. If so, it ends the loan,
 // and the batch is to be sent again, through the socket.
-func (l *loan) denied(d *Dispatcher, b *attempt, err error) bool {
-	if l == nil || l.in == nil { // it was denied before
+func (l *loan) denied(d *Dispatcher, a *attempt, err error) bool {
+	if l == nil || l.over { // it was denied before
 		return false
 	}
-	refuses, unknown := forward.DeniesMemory(err, l.in.Region())
+	refuses, unknown := forward.DeniesMemory(err, l.regions()...)
 	if !refuses {
 		return false
 	}
 	if unknown {
 		// The server does not know the region: a client had all regions
 		// unregistered, or the server was started again.
-		b.process.Memory().Discard()
-	} else if !b.model.unlendable.Swap(true) {
-		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", b.model.name, "error", err)
+		a.process.Memory().Discard()
+	} else if !a.model.unlendable.Swap(true) {
+		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", a.model.name, "error", err)
 	}
 	l.end(true)
 	return true
+}
+
+// regions are those that the batch's request names.
+func (l *loan) regions() (all []string) {
+	for _, p := range l.input {
+		all = append(all, p.Region)
+	}
+	if l.out != nil {
+		all = append(all, l.out.Place().Region)
+	}
+	return all
 }
 
 // claim gives the answer the outputs that the server wrote to shared memory.
@@ -108,7 +214,7 @@ func (l *loan) end(lastWord bool) {
 	if l == nil {
 		return
 	}
-	for _, b := range []*shm.Block{l.in, l.out} {
+	for _, b := range []block{l.in, l.out} {
 		switch {
 		case b == nil:
 		case lastWord:
@@ -117,12 +223,26 @@ func (l *loan) end(lastWord bool) {
 			b.Forsake()
 		}
 	}
-	l.in, l.out = nil, nil
+	for _, b := range l.kept {
+		b.End(lastWord)
+	}
+	*l = loan{over: true}
 }
 
-// mayLend reports whether an attempt may share memory with its server.
-func (a *attempt) mayLend() bool {
-	if a.unleased != nil || a.process.Memory() == nil || a.model.unlendable.Load() {
+// memory is what an attempt may share with its server; nil: nothing.
+func (a *attempt) memory() memory {
+	if a.unleased != nil || a.passed || a.calls[0].sole || a.model.unlendable.Load() {
+		return nil
+	}
+	if pool := a.process.Memory(); pool != nil {
+		return system{pool}
+	}
+	return nil
+}
+
+// copies reports whether tensors may have to be copied for an attempt.
+func (a *attempt) copies() bool {
+	if a.memory() == nil {
 		return false
 	}
 	size := 0
@@ -130,4 +250,37 @@ func (a *attempt) mayLend() bool {
 		size += c.req.DataSize()
 	}
 	return size >= lendFrom
+}
+
+// hasStep reports whether a call of an attempt is a step of an ensemble.
+func (a *attempt) hasStep() bool {
+	return slices.ContainsFunc(a.calls, func(c *call) bool { return c.within != nil })
+}
+
+// line puts calls all of whose rows lie in one region in the order in which they lie there. A batch of all the rows that an execution before had is one
+// piece then, in whichever order they came.
+func (a *attempt) line() {
+	if len(a.calls) < 2 || a.memory() == nil || !a.hasStep() {
+		return
+	}
+	type placed struct {
+		*call
+		region string
+		offset int
+	}
+	all := make([]placed, len(a.calls))
+	for i, c := range a.calls {
+		if len(c.req.Inputs) == 0 {
+			return
+		}
+		region, offset, ok := shm.Locate(c.req.Inputs[0].Data)
+		if !ok || i > 0 && region != all[0].region {
+			return
+		}
+		all[i] = placed{c, region, offset}
+	}
+	slices.SortStableFunc(all, func(x, y placed) int { return cmp.Compare(x.offset, y.offset) })
+	for i := range all {
+		a.calls[i] = all[i].call
+	}
 }

@@ -40,12 +40,45 @@ const lentRow = 1 << 16
 type serial struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
 	takes   func(rows int) time.Duration
+	begins  func(*tritonpb.ModelInferRequest) // called when an execution begins, if set
 	turn    chan struct{}
 	running atomic.Int64
+	changed atomic.Int64 // inputs that were others when their execution ended than when it began
 
 	mu      sync.Mutex
 	regions map[string][]byte
+	refuses bool  // to share memory
 	fails   error // of the next execution, after it has written
+	named   []namedTensor
+}
+
+// namedTensor is a tensor that was in shared memory: an output of a model, or an input. Its place is nil if it came through the socket.
+type namedTensor struct {
+	model, tensor string
+	output        bool
+	place         []any // region, offset and size
+}
+
+func (s *serial) note(model, tensor string, output bool, parameters map[string]*tritonpb.InferParameter) {
+	n := namedTensor{model: model, tensor: tensor, output: output}
+	if region := parameters["shared_memory_region"].GetStringParam(); region != "" {
+		n.place = []any{region, parameters["shared_memory_offset"].GetInt64Param(), parameters["shared_memory_byte_size"].GetInt64Param()}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.named = append(s.named, n)
+}
+
+// places are the places of a model's input or output in the executions until now.
+func (s *serial) places(model, tensor string, output bool) (all [][]any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.named {
+		if n.model == model && n.tensor == tensor && n.output == output {
+			all = append(all, n.place)
+		}
+	}
+	return all
 }
 
 func (s *serial) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error) {
@@ -68,6 +101,9 @@ func (s *serial) SystemSharedMemoryRegister(_ context.Context, r *tritonpb.Syste
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.refuses {
+		return nil, status.Error(codes.Unavailable, "shared memory is off")
+	}
 	s.regions[r.Name] = memory
 	return &tritonpb.SystemSharedMemoryRegisterResponse{}, nil
 }
@@ -108,6 +144,7 @@ func (s *serial) inputs(r *tritonpb.ModelInferRequest) (map[string][]byte, error
 			data, raw = raw[0], raw[1:]
 		}
 		all[in.Name] = data
+		s.note(r.ModelName, in.Name, false, in.Parameters)
 	}
 	return all, nil
 }
@@ -117,19 +154,32 @@ func (s *serial) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*
 	defer s.running.Add(-1)
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
+	if s.begins != nil {
+		s.begins(r)
+	}
 	in, err := s.inputs(r)
 	if err != nil {
 		return nil, err
 	}
-	data := bytes.Clone(in["IN"])
+	began := map[string][]byte{}
+	for name, data := range in {
+		began[name] = bytes.Clone(data)
+	}
+	data := computed(r, began)
 	time.Sleep(s.takes(int(r.Inputs[0].Shape[0])))
+	for name, data := range in {
+		if !bytes.Equal(data, began[name]) {
+			s.changed.Add(1)
+		}
+	}
 	answer := &tritonpb.ModelInferResponse{ModelName: r.ModelName, ModelVersion: "1", Id: r.Id}
 	asked := r.Outputs
 	if len(asked) == 0 {
 		asked = []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "OUT"}}
 	}
 	for _, o := range asked {
-		out := &tritonpb.ModelInferResponse_InferOutputTensor{Name: o.Name, Datatype: "FP32", Shape: r.Inputs[0].Shape}
+		out := &tritonpb.ModelInferResponse_InferOutputTensor{Name: o.Name, Datatype: "FP32", Shape: []int64{r.Inputs[0].Shape[0], lentRow}}
+		s.note(r.ModelName, o.Name, true, o.Parameters)
 		answer.Outputs = append(answer.Outputs, out)
 		into, err := s.lent(o.Parameters)
 		if err != nil {
@@ -151,6 +201,26 @@ func (s *serial) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*
 		return nil, fails
 	}
 	return answer, nil
+}
+
+// computed are the rows that a model makes of its inputs: those of the first of them, if all inputs are alike, and made as long as rows are. Of inputs that are not
+// alike it makes what no request has.
+func computed(r *tritonpb.ModelInferRequest, in map[string][]byte) []byte {
+	first := in[r.Inputs[0].Name]
+	for _, other := range r.Inputs[1:] {
+		if other.Name != "whose" && !bytes.Equal(in[other.Name], first) {
+			return bytes.Repeat([]byte{0xee}, len(first))
+		}
+	}
+	row := len(first) / int(r.Inputs[0].Shape[0])
+	if row == 4*lentRow {
+		return first
+	}
+	var all []byte
+	for ; len(first) > 0; first = first[row:] {
+		all = append(all, bytes.Repeat(first[:4], lentRow)...)
+	}
+	return all
 }
 
 // ofMember is an output of a merge group: the rows of its member, and nothing of the others'. An output of any other model is data.
@@ -179,6 +249,7 @@ func newSerial(t *testing.T, p *triton, takes func(rows int) time.Duration) *ser
 	t.Cleanup(func() {
 		server.Stop() // which does not wait for executions
 		require.Eventually(t, func() bool { return s.running.Load() == 0 }, 30*time.Second, time.Millisecond)
+		require.Zero(t, s.changed.Load(), "memory was lent again under an execution that reads it")
 	})
 	return s
 }

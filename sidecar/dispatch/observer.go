@@ -85,9 +85,15 @@ type Execution struct {
 	Deadline time.Time
 	// Lent is how many bytes of tensors went through shared memory, both ways.
 	Lent int
+	// Between are the bytes of the tensors that it has taken from steps of ensembles.
+	Between Between
 	// Shared: requests outside the queue ran on the partition meanwhile.
 	Shared bool
 }
+
+// Between are bytes of tensors between steps, by their way from one execution to the next: kept in the shared memory that the first has written, copied to other shared
+// memory, or sent through the socket.
+type Between struct{ Kept, Copied, Sent int }
 
 // Asked is a request for a name that other models serve.
 type Asked struct {

@@ -26,7 +26,8 @@ import (
 //
 // Tensors between steps are references to the buffers that they were received in, also where these are lent shared memory: the block is not free
 // before the last reference is given back, and the server that wrote it has said its last word before there is a reference. A tensor is given back
-// when the last step that takes it has its request; a step's request has references of its own, until its execution has ended.
+// when the last step that takes it has its request; a step's request has references of its own, until its execution has ended. Its bytes are counted until
+// that step has ended. Where the server of the next step has mapped the memory that a tensor lies in, that step's request names the place (lend.go).
 type walk struct {
 	d       *Dispatcher
 	c       *call
@@ -39,6 +40,8 @@ type walk struct {
 	cancel  context.CancelFunc
 	hold    router.Lease // keeps the ensemble's models on one place; none: no place serves it
 	tensors map[string]*between
+	last    []int64 // for each step that runs, the bytes of the tensors that it was the last to take
+	between []int   // for each step that runs, the bytes that other steps have made
 	passage *ensemble.Passage
 	results chan stepped
 	open    int // steps that have begun and whose results were not received
@@ -75,6 +78,7 @@ func (d *Dispatcher) walk(c *call, route *route) answer {
 		w.account = c.within.account
 	}
 	w.answer, w.passage = answer{rows: c.rows}, route.graph.Measure(c.begins)
+	w.last, w.between = make([]int64, len(route.graph.Steps)), make([]int, len(route.graph.Steps))
 	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(c.ctx))
 	stop := context.AfterFunc(c.ctx, w.cancel)
 	if w.hold, ok = d.router.Hold(route.name); ok {
@@ -109,7 +113,7 @@ func (w *walk) steps(ready []int) {
 			w.gone()
 			return
 		}
-		w.open--
+		w.close(s.step)
 		if !w.take(&s) {
 			return
 		}
@@ -158,9 +162,14 @@ func (w *walk) request(i int) *batch.Request {
 		}
 		t.Data.Ref()
 		w.passage.Take(i, in.Tensor, int(t.size))
+		if t.size > 0 || w.c.within != nil {
+			w.between[i] += t.Data.Len()
+		}
 		r.Inputs = append(r.Inputs, batch.Tensor{Name: in.Own, Datatype: t.Datatype, Shape: slices.Clone(t.Shape), Data: append(mem.BufferSlice{}, t.Data...)})
 		if t.takers--; t.takers == 0 && !t.output {
-			w.drop(in.Tensor, t)
+			w.last[i] += t.size // until the step has ended
+			delete(w.tensors, in.Tensor)
+			t.Data.Free()
 		}
 	}
 	return r
@@ -188,6 +197,12 @@ func (w *walk) grow(n int64) {
 	if w.account != nil && n != 0 {
 		w.d.admission.grow(w.account, n)
 	}
+}
+
+// close notes that a step has ended.
+func (w *walk) close(step int) {
+	w.open--
+	w.grow(-w.last[step])
 }
 
 // take takes the answer of a step. It returns false if the walk has its answer.
@@ -273,8 +288,10 @@ func (w *walk) leave() {
 		w.drop(name, t)
 	}
 	after := func() {
-		for ; w.open > 0; w.open-- {
-			if s := <-w.results; s.resp != nil {
+		for w.open > 0 {
+			s := <-w.results
+			w.close(s.step)
+			if s.resp != nil {
 				s.resp.Free()
 			}
 		}
@@ -298,7 +315,7 @@ func (w *walk) step(i int, r *batch.Request) answer {
 	if err != nil {
 		return w.elsewhere(r, err)
 	}
-	c := w.call(r, route)
+	c := w.call(i, r, route)
 	a := w.serve(c, route, i)
 	if a.result == Dropped && a.reason != queue.DropExpired.String() &&
 		route.spec.Late == policy.LatePolicy_LATE_POLICY_DROP && w.route.spec.Late != policy.LatePolicy_LATE_POLICY_DROP && !c.timedOut() {
@@ -306,7 +323,7 @@ func (w *walk) step(i int, r *batch.Request) answer {
 		// says of its stay goes on.
 		c.withdraw()
 		begins := c.begins
-		c = w.call(r, route)
+		c = w.call(i, r, route)
 		c.begins = begins
 		a = d.serve(c, route, c.queueable(route))
 	}
@@ -319,9 +336,9 @@ func (w *walk) step(i int, r *batch.Request) answer {
 }
 
 // call makes the ticket of a step: it waits no longer than the whole, and is admitted with it.
-func (w *walk) call(r *batch.Request, route *route) *call {
+func (w *walk) call(i int, r *batch.Request, route *route) *call {
 	d := w.d
-	c := &call{req: r, waits: true, within: w}
+	c := &call{req: r, waits: true, within: w, between: w.between[i]}
 	c.id, c.span = w.c.id, w.c.span
 	timeout := w.c.timeout
 	if timeout > 0 {

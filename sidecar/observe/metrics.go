@@ -27,6 +27,7 @@ type metrics struct {
 	retries    *prometheus.CounterVec
 	passed     *prometheus.CounterVec
 	lent       *prometheus.CounterVec
+	between    *prometheus.CounterVec
 	named      *prometheus.CounterVec
 	cold       *prometheus.HistogramVec
 }
@@ -59,13 +60,14 @@ func newMetrics() *metrics {
 		retries:    counter("retried_requests_total", "Requests whose first attempt was lost with its partition.", "model"),
 		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
 		lent:       counter("shared_memory_bytes_total", "Tensor bytes of batches that went to and from a partition through shared memory.", "partition"),
+		between:    counter("intermediate_bytes_total", "Bytes of tensors that batches took from steps of ensembles, by their way: kept in the shared memory that they were written to, copied to other shared memory, or sent through the socket.", "partition", "way"),
 		named:      counter("named_requests_total", "Requests for a name that other models serve (an app, a member of a derived model), by the model that served them and what became of them.", "name", "model", "result"),
 		cold:       histogram("cold_start_duration_seconds", "From a request's acceptance to its answer, where it waited for its model to be loaded on demand.", latencyBuckets(), "model"),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed, m.lent, m.named, m.cold}
+	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed, m.lent, m.between, m.named, m.cold}
 }
 
 func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
@@ -75,6 +77,18 @@ func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
 		errs = append(errs, registry.Register(c))
 	}
 	return errors.Join(errs...)
+}
+
+// took counts what an execution on a partition has taken from steps of ensembles.
+func (m *metrics) took(partition string, b Between) {
+	if b == (Between{}) {
+		return
+	}
+	for way, bytes := range map[string]int{"kept": b.Kept, "copied": b.Copied, "sent": b.Sent} {
+		if bytes > 0 {
+			m.between.WithLabelValues(partition, way).Add(float64(bytes))
+		}
+	}
 }
 
 // forget deletes the series of a model or partition that is gone.
@@ -93,6 +107,7 @@ func (m *metrics) forget(label, value string) {
 	m.passed.DeletePartialMatch(match)
 	m.cold.DeletePartialMatch(match)
 	m.lent.DeletePartialMatch(match)
+	m.between.DeletePartialMatch(match)
 	m.named.DeletePartialMatch(match)
 }
 

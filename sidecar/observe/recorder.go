@@ -46,10 +46,15 @@ type Execution struct {
 	Err                       error
 	// Lent is how many bytes of tensors went through shared memory.
 	Lent int
+	// Between are the bytes of the tensors that it has taken from steps of ensembles, by their way.
+	Between Between
 	// Shared executions ran beside requests outside the queue: nothing is learnt
 	// about l(b).
 	Shared bool
 }
+
+// Between are bytes of tensors between steps: left in the shared memory that they were written to, copied to other shared memory, or sent through the socket.
+type Between struct{ Kept, Copied, Sent int }
 
 // Outcome is how one request ended.
 type Outcome struct {
@@ -211,6 +216,7 @@ func (r *Recorder) Executed(e Execution) {
 	if e.Lent > 0 {
 		r.metrics.lent.WithLabelValues(e.Partition).Add(float64(e.Lent))
 	}
+	r.metrics.took(e.Partition, e.Between)
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

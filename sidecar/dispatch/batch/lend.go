@@ -24,18 +24,20 @@ func LentRegion(name string) bool { return strings.HasPrefix(name, LentPrefix) }
 // slotAlignment of tensors in lent memory: that of vector instructions.
 const slotAlignment = 64
 
-// Lent is memory that the server has mapped: Data is at Offset of a region that is
-// registered with it (Triton's system shared memory extension).
-type Lent struct {
-	Region string
-	Offset int
-	Data   []byte
+// Place is a part of memory that a server has mapped, by the name under which it is registered there (Triton's shared memory extensions). The zero Place is
+// none.
+type Place struct {
+	Region       string
+	Offset, Size int
 }
+
+// none reports whether there is no place.
+func (p Place) none() bool { return p.Region == "" }
 
 // Slot is where an output belongs in lent memory.
 type Slot struct {
 	Name string
-	// Offset in Lent.Data, and room in bytes. Room is 0 for an output whose size
+	// Offset in the outputs' Place, and room in bytes. Room is 0 for an output whose size
 	// is not known in advance; it comes in the message.
 	Offset, Size int
 }
@@ -47,6 +49,20 @@ func (r *Request) DataSize() int {
 		n = alignSlot(n) + r.Inputs[i].Data.Len()
 	}
 	return n
+}
+
+// Layout plans the inputs in one piece of lent memory, without those that have a place already (nil: none has), and returns where in it each begins and
+// how many bytes they need.
+func (r *Request) Layout(places []Place) (offsets []int, size int) {
+	offsets = make([]int, len(r.Inputs))
+	for i := range r.Inputs {
+		if places != nil && !places[i].none() {
+			continue
+		}
+		offsets[i] = alignSlot(size)
+		size = offsets[i] + r.Inputs[i].Data.Len()
+	}
+	return offsets, size
 }
 
 // Slots plans the outputs of a request that may be batched (see Key), every one
@@ -69,25 +85,21 @@ func (u *Rules) Slots(r *Request, rows int) (slots []Slot, size int) {
 
 func alignSlot(n int) int { return (n + slotAlignment - 1) &^ (slotAlignment - 1) }
 
-// MarshalLent copies the inputs' data into lent memory of DataSize bytes and
-// returns the encoded message that refers to it and asks for the outputs at
-// their slots in out. All inputs must have data. This is the one time that
-// tensor bytes are copied.
-func (r *Request) MarshalLent(in, out Lent, slots []Slot) mem.BufferSlice {
+// MarshalLent returns the encoded message that names the places of the inputs, and asks for the outputs at their slots in out. An input without a
+// place (nil: none has one) goes in the message. All inputs must have data.
+func (r *Request) MarshalLent(inputs []Place, out Place, slots []Slot) mem.BufferSlice {
 	lent := Request{Model: r.Model, Version: r.Version, ID: r.ID, Parameters: r.Parameters, Unknown: r.Unknown, Inputs: slices.Clone(r.Inputs)}
-	at := 0
 	for i := range lent.Inputs {
 		t := &lent.Inputs[i]
-		at = alignSlot(at)
-		n := t.Data.CopyTo(in.Data[at : at+t.Data.Len()])
-		t.Data, t.Contents, t.hasContents = nil, nil, false
-		t.Parameters = append(slices.Clip(t.Parameters), in.parameters(at, n)...)
-		at += n
+		t.Contents, t.hasContents = nil, false
+		if inputs != nil && !inputs[i].none() {
+			t.Data, t.Parameters = nil, append(slices.Clip(t.Parameters), inputs[i].parameters()...)
+		}
 	}
-	for _, p := range slots {
-		o := RequestedOutput{Name: p.Name}
-		if p.Size > 0 {
-			o.Parameters = out.parameters(p.Offset, p.Size)
+	for _, s := range slots {
+		o := RequestedOutput{Name: s.Name}
+		if s.Size > 0 {
+			o.Parameters = Place{out.Region, out.Offset + s.Offset, s.Size}.parameters()
 		}
 		lent.Outputs = append(lent.Outputs, o)
 	}
@@ -97,11 +109,11 @@ func (r *Request) MarshalLent(in, out Lent, slots []Slot) mem.BufferSlice {
 	return lent.Marshal()
 }
 
-func (l Lent) parameters(offset, size int) []Parameter {
+func (p Place) parameters() []Parameter {
 	return []Parameter{
-		StringParameter(ParameterSharedMemoryRegion, l.Region),
-		Int64Parameter(ParameterSharedMemorySize, int64(size)),
-		Int64Parameter(ParameterSharedMemoryOffset, int64(l.Offset+offset)),
+		StringParameter(ParameterSharedMemoryRegion, p.Region),
+		Int64Parameter(ParameterSharedMemorySize, int64(p.Size)),
+		Int64Parameter(ParameterSharedMemoryOffset, int64(p.Offset)),
 	}
 }
 

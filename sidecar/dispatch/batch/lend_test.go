@@ -63,8 +63,13 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	rules := batch.NewRules(lendConfig(), []string{"1"})
 	slots, size := rules.Slots(r, 1)
 	memory := make([]byte, 1000)
-	in := batch.Lent{Region: "in", Offset: 100, Data: memory[100 : 100+r.DataSize()]}
-	out := batch.Lent{Region: "out", Offset: 500, Data: memory[500 : 500+size]}
+	offsets, _ := r.Layout(nil)
+	var in []batch.Place
+	for i, at := range offsets {
+		data := r.Inputs[i].Data
+		in = append(in, batch.Place{Region: "in", Offset: 100 + at, Size: data.CopyTo(memory[100+at:])})
+	}
+	out := batch.Place{Region: "out", Offset: 500, Size: size}
 
 	var sent tritonpb.ModelInferRequest
 	require.NoError(t, proto.Unmarshal(r.MarshalLent(in, out, slots).Materialize(), &sent))
@@ -81,6 +86,14 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	copy(at(sent.Outputs[0].Parameters, "out"), []byte{4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0})
 	require.Empty(t, sent.Outputs[1].Parameters, "its size is not known")
 
+	sent.Reset()
+	require.NoError(t, proto.Unmarshal(r.MarshalLent([]batch.Place{{}, in[1]}, out, slots).Materialize(), &sent), "one of them has a place")
+	require.Equal(t, [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}}, sent.RawInputContents)
+	require.Empty(t, sent.Inputs[0].Parameters)
+	require.Equal(t, []byte{7, 8, 9}, at(sent.Inputs[1].Parameters, "in"))
+	_, rest := r.Layout([]batch.Place{in[0], {}})
+	require.Equal(t, 3, rest, "what has a place needs none")
+
 	wire, err = proto.Marshal(&tritonpb.ModelInferResponse{
 		ModelName: "m", Id: "7",
 		Outputs: []*tritonpb.ModelInferResponse_InferOutputTensor{
@@ -92,7 +105,7 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	resp, err := batch.ReadResponse(mem.BufferSlice{mem.SliceBuffer(wire)})
 	require.NoError(t, err)
 	defer resp.Free()
-	require.NoError(t, resp.Claim(mem.SliceBuffer(out.Data), slots))
+	require.NoError(t, resp.Claim(mem.SliceBuffer(memory[out.Offset:][:out.Size]), slots))
 	var got tritonpb.ModelInferResponse
 	require.NoError(t, proto.Unmarshal(resp.Marshal().Materialize(), &got))
 	require.Equal(t, [][]byte{{4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0}, {3, 0, 0, 0}}, got.RawOutputContents)

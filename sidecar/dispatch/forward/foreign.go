@@ -115,12 +115,12 @@ func Faulted(err error) bool {
 }
 
 // DeniesMemory reports whether a server refused a request because of the shared
-// memory that it names, and whether that is because the server does not know the
-// region.
-func DeniesMemory(err error, region string) (refuses, unknown bool) {
+// memory that it names, and whether that is because the server does not know one of
+// the regions.
+func DeniesMemory(err error, regions ...string) (refuses, unknown bool) {
 	if err == nil || Lost(err) {
 		return false, false
 	}
 	text := Status(err).Message()
-	return strings.Contains(text, "shared memory"), strings.Contains(text, region)
+	return strings.Contains(text, "shared memory"), slices.ContainsFunc(regions, func(region string) bool { return strings.Contains(text, region) })
 }

@@ -12,6 +12,9 @@
 // there is no room, Take refuses and the caller sends its tensors through the
 // socket.
 //
+// What a server has written is lent on to another execution where it lies (Borrow): to one of the same server, or of another one with which the
+// region is registered, too (share.go).
+//
 // A server that was lost may still write into what it was lent. Discard keeps
 // such slabs out of use; their memory is returned once the last block is freed.
 package shm

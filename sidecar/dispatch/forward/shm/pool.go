@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -52,16 +54,19 @@ type Pool struct {
 
 	mu      sync.Mutex
 	slabs   []*slab
-	size    int64 // of slabs, and of those that are being made
+	known   map[*slab]bool // that the server has mapped since the last Discard, other pools' included, and has not been told to unmap
+	readers []*Pool        // whose servers get the slabs of this pool, too
+	size    int64          // of slabs, of those that are being made, and of those that are let go because a reader lacks them
 	growing bool
 	refused bool // by the server or the system, until the next Discard
-	epoch   int  // counts Discards: a slab that was begun before one is given up
+	shuns   bool // the server has refused the slab of another pool since the last Discard
 	closed  bool
+	epoch   atomic.Int64 // counts Discards: a slab that was begun before one is given up. It changes with mu
 }
 
 // New makes a pool without memory. Close it.
 func New(server Registrar, o Options) *Pool {
-	p := &Pool{server: server, limit: o.Limit, log: o.Logger}
+	p := &Pool{server: server, limit: o.Limit, log: o.Logger, known: make(map[*slab]bool)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -79,7 +84,7 @@ func (p *Pool) Take(n int) (*Block, bool) {
 	defer p.mu.Unlock()
 	for _, s := range p.slabs {
 		if offset, ok := s.take(n); ok {
-			return &Block{pool: p, slab: s, offset: offset, Data: s.memory[offset : offset+n : offset+n]}, true
+			return &Block{slab: s, offset: offset, Data: s.memory[offset : offset+n : offset+n]}, true
 		}
 	}
 	p.grow(n)
@@ -97,32 +102,41 @@ func (p *Pool) grow(n int) {
 		return
 	}
 	p.growing, p.size = true, p.size+size
-	epoch := p.epoch
+	epoch, readers := p.epoch.Load(), slices.Clone(p.readers)
 	p.tasks.Go(func() {
-		s, err := p.make(size)
+		s, err := p.make(size, len(readers) > 0)
+		if err == nil && len(readers) > 0 {
+			s.hold() // until it was offered
+		}
 		p.mu.Lock()
-		p.growing = false
-		fits := err == nil && epoch == p.epoch && !p.closed
+		fits := err == nil && epoch == p.epoch.Load() && !p.closed
 		switch {
 		case fits:
 			p.slabs = append(p.slabs, s)
-		case epoch == p.epoch:
+			p.known[s] = true
+		case epoch == p.epoch.Load():
 			p.size -= size
 			p.refused = true
 		}
 		closed := p.closed
 		p.mu.Unlock()
-		if err != nil && !closed {
-			p.log.Info("tensors go through the socket: no shared memory with the server", "bytes", size, "error", err)
+		if err == nil && len(readers) > 0 {
+			p.offer(s, readers)
 		}
 		if err == nil && !fits {
 			p.letGo(s)
 		}
+		if err != nil && !closed {
+			p.log.Info("tensors go through the socket: no shared memory with the server", "bytes", size, "error", err)
+		}
+		p.mu.Lock()
+		p.growing = false
+		p.mu.Unlock()
 	})
 }
 
-// make makes a slab and registers it with the server.
-func (p *Pool) make(size int64) (*slab, error) {
+// make makes a slab and registers it with the server. Its name is gone then, unless it is kept for further servers.
+func (p *Pool) make(size int64, keepName bool) (*slab, error) {
 	name := batch.LentPrefix + strings.ToLower(rand.Text())
 	s, err := newSlab(name, size)
 	if err != nil {
@@ -131,14 +145,17 @@ func (p *Pool) make(size int64) (*slab, error) {
 	ctx, cancel := context.WithTimeout(p.background, registration)
 	defer cancel()
 	err = p.server.Register(ctx, name, "/"+name, size)
-	// The server has the object open now, or will never open it.
-	if unlinked := unlink(name); err == nil {
-		err = unlinked
+	if err != nil || !keepName {
+		// The server has the object open now, or will never open it.
+		if unlinked := unlink(name); err == nil {
+			err = unlinked
+		}
 	}
 	if err != nil {
 		s.condemn(nil)
 		return nil, fmt.Errorf("register %d bytes of shared memory: %w", size, err)
 	}
+	s.pool, s.with = p, []*Pool{p}
 	return s, nil
 }
 
@@ -159,23 +176,31 @@ func Check(ctx context.Context, server Registrar) error {
 	return err
 }
 
-// letGo condemns a slab, and unregisters it with the server once nothing of it is lent. Triton unmaps a region at once when it is unregistered, and
-// crashes if an execution writes there afterwards. So a slab of which a block was forsaken stays registered until the server's end, and so does one of
-// which something is lent when the pool is closed.
+// letGo condemns a slab, and unregisters it with the servers once nothing of it is lent. Triton unmaps a region at once when it is unregistered, and
+// crashes if an execution writes there afterwards. So a slab of which a block was forsaken stays registered until the servers' end, and so does, with the
+// pool's own server, one of which something is lent when the pool is closed.
 func (p *Pool) letGo(s *slab) {
 	s.condemn(func(unused bool) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !unused || p.closed {
-			return
+		for _, with := range s.with {
+			with.forget(s, unused)
 		}
-		p.tasks.Go(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(p.background), registration)
-			defer cancel()
-			if err := p.server.Unregister(ctx, s.region); err != nil {
-				p.log.Debug("the server keeps a shared memory region until it ends", "region", s.region, "error", err)
-			}
-		})
+	})
+}
+
+// forget notes that nothing of a slab is lent any more, and unregisters it with the pool's server if that does not use it.
+func (p *Pool) forget(s *slab, unused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, s)
+	if !unused || p.closed {
+		return
+	}
+	p.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.background), registration)
+		defer cancel()
+		if err := p.server.Unregister(ctx, s.region); err != nil {
+			p.log.Debug("the server keeps a shared memory region until it ends", "region", s.region, "error", err)
+		}
 	})
 }
 
@@ -184,9 +209,10 @@ func (p *Pool) letGo(s *slab) {
 // valid until they are freed. The pool grows again when it is used.
 func (p *Pool) Discard() {
 	p.mu.Lock()
-	p.epoch++
+	p.epoch.Add(1)
 	slabs := p.slabs
-	p.slabs, p.size, p.refused = nil, 0, false
+	p.slabs, p.size, p.refused, p.shuns = nil, 0, false, false
+	clear(p.known)
 	p.mu.Unlock()
 	for _, s := range slabs {
 		p.letGo(s)

@@ -6,12 +6,16 @@ package shm
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/mem"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // slab is one region: memory, and which spans of it are free.
 type slab struct {
+	pool   *Pool // that lends it
 	region string
 	memory []byte
 
@@ -20,6 +24,10 @@ type slab struct {
 	lent      int    // blocks
 	forsaken  int    // blocks that the server may write at any time until its end
 	condemned bool   // let go when nothing is lent
+	// with are the pools whose servers have mapped it, its own first, and offered those to whose servers it was offered, and in which epoch of theirs.
+	// With is not read before nothing is lent.
+	with    []*Pool
+	offered map[*Pool]int64
 	// idle is called once nothing is lent of a slab that was condemned, with whether the server can unmap it. No lock is held.
 	idle func(unused bool)
 }
@@ -75,6 +83,45 @@ func (s *slab) forsake() {
 	s.letGoIfIdle()
 }
 
+// hold keeps a slab from being let go until release.
+func (s *slab) hold() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lent++
+}
+
+func (s *slab) release() {
+	s.mu.Lock()
+	s.lent--
+	s.letGoIfIdle()
+}
+
+// offers notes that the slab is offered to the server of another pool.
+func (s *slab) offers(to *Pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.offered == nil {
+		s.offered = make(map[*Pool]int64)
+	}
+	s.offered[to] = to.epoch.Load()
+}
+
+// lacks reports whether a slab was not offered to the server of another pool since that last forgot its regions, and could be replaced by one that is: none of it
+// is forsaken, so that it comes back whole.
+func (s *slab) lacks(reader *Pool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	epoch, was := s.offered[reader]
+	return s.forsaken == 0 && !(was && epoch == reader.epoch.Load())
+}
+
+// mapped notes that the server of another pool has mapped the slab.
+func (s *slab) mapped(by *Pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.with = append(s.with, by)
+}
+
 // condemn lets the slab go as soon as nothing of it is lent: idle is called then.
 func (s *slab) condemn(idle func(unused bool)) {
 	s.mu.Lock()
@@ -104,9 +151,10 @@ type Block struct {
 	// Data is the memory. It must not be used after Free.
 	Data []byte
 
-	pool   *Pool
 	slab   *slab
 	offset int
+	// doubtful: a server that the block was lent to once more, to be read, has not said its last word.
+	doubtful atomic.Bool
 }
 
 // Region is the name of the block's region.
@@ -115,14 +163,28 @@ func (b *Block) Region() string { return b.slab.region }
 // Offset is where in its region the block begins.
 func (b *Block) Offset() int { return b.offset }
 
+// Place is where the block lies.
+func (b *Block) Place() batch.Place {
+	return batch.Place{Region: b.Region(), Offset: b.offset, Size: len(b.Data)}
+}
+
+// Write copies data to a part of the block.
+func (b *Block) Write(at int, data mem.BufferSlice) { data.CopyTo(b.Data[at : at+data.Len()]) }
+
 // Free gives the block back. Call it once, and not after Buffer or Forsake.
-func (b *Block) Free() { b.slab.give(b.offset, len(b.Data)) }
+func (b *Block) Free() {
+	if b.doubtful.Load() {
+		b.slab.forsake()
+		return
+	}
+	b.slab.give(b.offset, len(b.Data))
+}
 
 // Forsake gives the block up: the server may still write it, because its last word about the execution that the block was lent for has not come. It is
 // not lent again, and counts against the pool's limit until the server's end.
 func (b *Block) Forsake() { b.slab.forsake() }
 
-// Buffer hands the block over as a buffer: the block is free when the buffer is.
+// Buffer hands the block over as a buffer: the block is free when the buffer is. Servers may be told where the buffer and parts of it lie (Borrow).
 func (b *Block) Buffer() mem.Buffer {
 	if mem.IsBelowBufferPoolingThreshold(cap(b.Data)) {
 		// gRPC does not count references to so little.
@@ -130,7 +192,7 @@ func (b *Block) Buffer() mem.Buffer {
 		b.Free()
 		return small
 	}
-	return mem.NewBuffer(&b.Data, owner{b})
+	return &part{mem.NewBuffer(&b.Data, owner{b}), b}
 }
 
 // owner gives a block back in place of gRPC's buffer pools.
@@ -141,3 +203,20 @@ func (owner) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements mem.BufferPool.
 func (o owner) Put(*[]byte) { o.block.Free() }
+
+// part is a buffer of a block or of a part of one.
+type part struct {
+	mem.Buffer
+	block *Block
+}
+
+// Slice implements mem.Buffer.
+func (p *part) Slice(start, end int) mem.Buffer {
+	if start == end {
+		return p.Buffer.Slice(start, end)
+	}
+	return &part{p.Buffer.Slice(start, end), p.block}
+}
+
+// at is where in its region a part begins. Its capacity reaches to the end of the block.
+func (p *part) at() int { return p.block.offset + cap(p.block.Data) - cap(p.ReadOnlyData()) }
