@@ -173,7 +173,7 @@ func TestWhoWaitsForAnotherVariantHoldsUpNobody(t *testing.T) {
 			select {
 			case id := <-p.started:
 				require.Equal(t, "good", id)
-			case <-time.After(10 * time.Second):
+			case <-time.After(30 * time.Second):
 				t.Error("it waits for the other")
 			}
 			cancel()

@@ -218,7 +218,7 @@ func newReplica(t *testing.T, name string, change ...func(*handon.Options)) *rep
 	t.Helper()
 	o := handon.Options{
 		Name: name, GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Metrics: "127.0.0.1:0", Requests: 1000, Bytes: 1 << 30, Connections: 1000, Stall: time.Minute, MessageBytes: 1 << 20,
-		Patience: 10 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Patience: time.Minute, Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, c := range change {
 		c(&o)
@@ -231,7 +231,7 @@ func newReplica(t *testing.T, name string, change ...func(*handon.Options)) *rep
 	t.Cleanup(func() {
 		require.NoError(t, conn.Close())
 		r.web.CloseIdleConnections()
-		require.NoError(t, f.Close(5*time.Second))
+		require.NoError(t, f.Close(30*time.Second))
 	})
 	return r
 }

@@ -408,7 +408,7 @@ func TestALostServerWithManyModelsIsFoundAgain(t *testing.T) {
 	<-changed
 	select {
 	case <-changed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 	}
 	require.True(t, r.Up(held.Process()))
 }

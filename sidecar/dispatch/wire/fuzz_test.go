@@ -109,7 +109,7 @@ func FuzzServer(f *testing.F) {
 		l.conns <- server
 		read := make(chan struct{})
 		go func() { defer close(read); _, _ = io.Copy(io.Discard, client) }()
-		require.NoError(t, client.SetDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, client.SetDeadline(time.Now().Add(30*time.Second)))
 		_, _ = io.WriteString(client, http2.ClientPreface) // it may be refused
 		_, _ = client.Write(input)
 		_ = client.Close()
@@ -154,7 +154,7 @@ func FuzzClient(f *testing.F) {
 			})
 			begun[i] = err == nil
 		}
-		require.NoError(t, server.SetDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, server.SetDeadline(time.Now().Add(30*time.Second)))
 		_, _ = server.Write(input) // it may be refused
 		_ = server.Close()
 		<-c.Done()

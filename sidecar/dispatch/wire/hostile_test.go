@@ -449,7 +449,7 @@ func TestWrongPreface(t *testing.T) {
 	defer conn.Close()
 	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	require.NoError(t, err)
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(30*time.Second)))
 	_, err = io.Copy(io.Discard, conn)
 	require.NoError(t, err, "it is closed")
 }

@@ -94,7 +94,7 @@ func TestTurnLeaves(t *testing.T) {
 			_, err = hasty.conn.Write(sent.Bytes())
 			require.NoError(t, err)
 
-			require.NoError(t, patient.conn.SetReadDeadline(time.Now().Add(5*time.Second)))
+			require.NoError(t, patient.conn.SetReadDeadline(time.Now().Add(30*time.Second)))
 			patient.until(func(f http2.Frame) bool {
 				h, ok := f.(*http2.HeadersFrame)
 				return ok && h.StreamEnded()
