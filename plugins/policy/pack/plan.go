@@ -35,12 +35,16 @@ func (f *Floor) Rest(except ...string) {
 			cmp.Compare(b.GetMemoryBytes(), a.GetMemoryBytes()), strings.Compare(a.GetName(), b.GetName()),
 		)
 	})
+	most := uint64(0) // that is free of a host: no more will be
+	for _, h := range f.Hosts {
+		most = max(most, h.FreeBytes())
+	}
 	for _, m := range models {
 		name := m.GetName()
 		if m.GetOnDemand() && m.GetRate() == 0 || slices.Contains(except, name) && f.Rule(name).MinInstances == 0 {
 			continue
 		}
-		for f.served(name) < f.want(name) && f.restOne(name) {
+		for f.served(name) < f.want(name) && f.known(name).weights <= most && f.restOne(name) {
 		}
 	}
 }
