@@ -23,8 +23,9 @@ type gpu struct {
 	// compute in percent and memory as a fraction that are left.
 	compute int
 	memory  float64
-	// at is its place among the initialised ones.
-	at int
+	// at is its place among the initialised ones, and class are those of them that are like it.
+	at    int
+	class *class
 }
 
 func (g *gpu) fits(needs ...need) bool {
@@ -59,34 +60,49 @@ type replica struct {
 // like are the initialised GPUs of one kind and group that have the same left: in placing they differ by their order only.
 type like struct {
 	kind, group, compute int
-	memory               float64
+	// memory in bits, which hash faster.
+	memory uint64
 }
 
-func (g *gpu) like() like { return like{g.kind, g.group, g.compute, g.memory} }
+func (g *gpu) like() like { return like{g.kind, g.group, g.compute, math.Float64bits(g.memory)} }
+
+// class is GPUs that are alike: their places in opened, in order.
+type class struct {
+	like
+	places []int
+	// at is its place in the list of classes.
+	at int
+}
 
 // enter adds an initialised GPU to those like it; leave takes it away before it changes.
 func (r *run) enter(i int) {
-	at, all := r.gpus[i].at, r.alike[r.gpus[i].like()]
-	n, _ := slices.BinarySearch(all, at)
-	r.alike[r.gpus[i].like()] = slices.Insert(all, n, at)
+	g := r.gpus[i]
+	c := r.alike[g.like()]
+	if c == nil {
+		c = &class{like: g.like(), at: len(r.classes)}
+		r.alike[c.like], r.classes = c, append(r.classes, c)
+	}
+	n, _ := slices.BinarySearch(c.places, g.at)
+	c.places, g.class = slices.Insert(c.places, n, g.at), c
 }
 
 func (r *run) leave(i int) {
-	key := r.gpus[i].like()
-	all := r.alike[key]
-	n, _ := slices.BinarySearch(all, r.gpus[i].at)
-	if all = slices.Delete(all, n, n+1); len(all) == 0 {
-		delete(r.alike, key)
+	g := r.gpus[i]
+	c := g.class
+	n, _ := slices.BinarySearch(c.places, g.at)
+	if c.places = slices.Delete(c.places, n, n+1); len(c.places) > 0 {
 		return
 	}
-	r.alike[key] = all
+	delete(r.alike, c.like)
+	last := r.classes[len(r.classes)-1]
+	r.classes[c.at], last.at = last, c.at
+	r.classes = r.classes[:len(r.classes)-1]
 }
 
 // initialise makes a GPU the last of those that are initialised.
 func (r *run) initialise(i, group int) {
 	r.gpus[i].group, r.gpus[i].at = group, len(r.opened)
 	r.opened = append(r.opened, i)
-	r.enter(i)
 }
 
 // placement is what PLACEMENT returns for a configuration.
@@ -246,8 +262,8 @@ func (r *run) fit(p *placement, turn []int, where func(group int) bool) bool {
 			try(at)
 		}
 	} else {
-		for _, all := range r.alike {
-			try(all[0])
+		for _, c := range r.classes {
+			try(c.places[0])
 		}
 	}
 	if best < 0 {
@@ -341,7 +357,9 @@ func (r *run) put(p *placement, x replica) {
 func (r *run) take(p *placement, x replica) {
 	g := r.gpus[x.gpu]
 	n := p.choices[x.choice].option.needs[g.kind]
-	r.leave(x.gpu)
+	if !x.opened { // else it is like none yet
+		r.leave(x.gpu)
+	}
 	g.compute, g.memory = g.compute-n.share, g.memory-n.memory
 	r.enter(x.gpu)
 }

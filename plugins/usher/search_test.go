@@ -17,7 +17,7 @@ import (
 
 // empty is a run on GPUs of the given kinds with nothing on them.
 func empty(kinds []kind, each int) *run {
-	r := &run{f: pack.New(&policy.Snapshot{}), set: &settings{classify: true, sort: true, heavy: 1.2, group: 4}, kinds: kinds, alike: map[like][]int{}}
+	r := &run{f: pack.New(&policy.Snapshot{}), set: &settings{classify: true, sort: true, heavy: 1.2, group: 4}, kinds: kinds, alike: map[like]*class{}}
 	for k := range kinds {
 		for range each {
 			r.cheapest = append(r.cheapest, len(r.gpus))

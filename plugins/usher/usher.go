@@ -35,8 +35,9 @@ type run struct {
 	gpus  []*gpu
 	// cheapest are the GPUs in the order in which they are initialised, opened those that are.
 	cheapest, opened []int
-	// alike are the places in opened of GPUs that are alike, in order.
-	alike map[like][]int
+	// alike are the initialised GPUs that are alike, and classes the same as a list in no order.
+	alike   map[like]*class
+	classes []*class
 	// byKind are the places in cheapest of the GPUs of each kind, in order, and first, by kind, where in these the first may be that is neither initialised
 	// nor closed.
 	byKind [][]int
@@ -62,7 +63,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	if err != nil {
 		return nil, err
 	}
-	r := &run{f: pack.New(s), set: set, alike: map[like][]int{}}
+	r := &run{f: pack.New(s), set: set, alike: map[like]*class{}}
 	r.hosts(s)
 	var models []*model
 	for _, m := range s.GetModels() {
