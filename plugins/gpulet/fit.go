@@ -4,7 +4,6 @@
 package gpulet
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -13,45 +12,55 @@ import (
 	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
-// piece is what is left of a GPU, as lines 14 to 18 see it: the whole of an empty one, or the rest of one that is cut.
-type piece struct {
-	gpu  *gpu
-	size uint32
-}
-
-// findBestFit is FINDBESTFIT: the smallest piece that is left and large enough, cut to the ideal size where its GPU is whole, if a batch
-// meets the SLO there beside what else runs on the GPU, and what else runs still meets its own. It returns the rows per second that are served.
+// findBestFit is FINDBESTFIT: the smallest piece that is left and large enough (lines 14 to 18: the whole of an empty GPU, or the rest of one that is cut), cut to the
+// ideal size where its GPU is whole, if a batch meets the SLO there beside what else runs on the GPU, and what else runs still meets its own. It returns the rows per
+// second that are served.
 func (r *run) findBestFit(model, gpuType string, ideal uint32, left float64) float64 {
-	var pieces []piece
-	for _, g := range r.gpus {
-		if g.closed || g.host.Type != gpuType || len(g.glets) >= r.set.most || g.free() == 0 {
-			continue
-		}
-		pieces = append(pieces, piece{g, g.free()})
-	}
-	slices.SortStableFunc(pieces, func(a, b piece) int { return cmp.Compare(a.size, b.size) })
 	// Of GPUs on which the same runs one alone is tried, where nothing but what runs there decides.
-	tried := make(map[string]bool)
+	tried := make(map[string]*glet)
 	var alike []byte
-	for _, p := range pieces {
-		if p.size < ideal {
-			continue
+	for free := max(1, ideal); free <= 100; free++ {
+		for _, at := range r.pieces[free] {
+			g := r.gpus[at]
+			if g.host.Type != gpuType || len(g.glets) >= r.set.most {
+				continue
+			}
+			size := free
+			if len(g.glets) < r.set.most-1 {
+				// More pieces may follow, so that this one is cut to size. The last piece of a GPU gets all that is left.
+				size = ideal
+			}
+			alike = g.runs(alike[:0], size)
+			fits, known := tried[string(alike)]
+			if !known {
+				fits = r.fits(g, size, model, left)
+				tried[string(alike)] = fits
+			}
+			if fits == nil {
+				continue
+			}
+			if r.forbids(&glet{gpu: g, size: size}, model) {
+				continue
+			}
+			l := *fits
+			l.gpu = g
+			g.glets = append(g.glets, &l)
+			r.cut(at, free)
+			r.placed[model]++
+			return l.cycle.Jobs[0].Rate
 		}
-		size := p.size
-		if len(p.gpu.glets) < r.set.most-1 {
-			// More pieces may follow, so that this one is cut to size. The last piece of a GPU gets all that is left.
-			size = ideal
-		}
-		alike = p.gpu.runs(alike[:0], size)
-		if tried[string(alike)] || r.forbids(&glet{gpu: p.gpu, size: size}, model) {
-			continue
-		}
-		if served := r.place(p.gpu, size, model, left); served > 0 {
-			return served
-		}
-		tried[string(alike)] = true
 	}
 	return 0
+}
+
+// cut files a GPU by what is left of it, which was so much.
+func (r *run) cut(at int, was uint32) {
+	if n, found := slices.BinarySearch(r.pieces[was], at); found {
+		r.pieces[was] = slices.Delete(r.pieces[was], n, n+1)
+	}
+	free := r.gpus[at].free()
+	n, _ := slices.BinarySearch(r.pieces[free], at)
+	r.pieces[free] = slices.Insert(r.pieces[free], n, at)
 }
 
 // runs appends what runs on a GPU, and the size of a glet that is to be beside it: two GPUs of a type of which it says the same differ in nothing that profiles
@@ -74,8 +83,8 @@ func (g *gpu) runs(text []byte, size uint32) []byte {
 	return text
 }
 
-// place puts the model on a new glet, which nothing forbids, if everything on the GPU meets its SLO then.
-func (r *run) place(g *gpu, size uint32, model string, left float64) float64 {
+// fits is a new glet with the model, if everything on the GPU meets its SLO then; else nil.
+func (r *run) fits(g *gpu, size uint32, model string, left float64) *glet {
 	l := &glet{gpu: g, size: size}
 	job := r.job(model, g.host.Type, size, left, r.slowdown(l, model, 1))
 	l.jobs = []pack.Job{job}
@@ -84,19 +93,17 @@ func (r *run) place(g *gpu, size uint32, model string, left float64) float64 {
 	} else {
 		batch, most, ok := job.Saturated()
 		if !ok {
-			return 0
+			return nil
 		}
 		job.Rate = math.Min(most, left)
 		took, _ := job.Latency(batch)
 		l.jobs = []pack.Job{job}
 		l.saturated, l.cycle = true, pack.Cycle{Jobs: l.jobs, Batches: []uint32{batch}, Length: took, Occupancy: 1}
 	}
-	if !r.othersHold(g, l) {
-		return 0
+	if !(l.cycle.Jobs[0].Rate > 0) || !r.othersHold(g, l) {
+		return nil
 	}
-	g.glets = append(g.glets, l)
-	r.placed[model]++
-	return l.cycle.Jobs[0].Rate
+	return l
 }
 
 // forbids reports that memory or the operator's constraints forbid the model on the glet, which may be new to its GPU.
@@ -231,12 +238,14 @@ func (r *run) share(model string, left float64) float64 {
 // mergeResidues frees glets: what lies on one that is not busy all the time joins another, the emptiest first. GPUs that become whole again
 // serve models that found no place.
 func (r *run) mergeResidues() {
-	for _, g := range slices.Backward(r.gpus) {
+	for at, g := range slices.Backward(r.gpus) {
 		for _, l := range slices.Clone(g.glets) {
 			if l.saturated || len(l.jobs) != 1 || !r.moved(l) {
 				continue
 			}
+			was := g.free()
 			g.glets = slices.DeleteFunc(g.glets, func(other *glet) bool { return other == l })
+			r.cut(at, was)
 		}
 	}
 	for _, m := range r.models() {

@@ -161,6 +161,8 @@ type run struct {
 	f    *pack.Floor
 	set  *settings
 	gpus []*gpu
+	// pieces are the GPUs that may be cut, by the percentage that is left of each, in order.
+	pieces [101][]int
 	// left are the rows per second (inflated) that found no place, by model.
 	left map[string]float64
 	// placed counts the glets that serve each model.
@@ -189,6 +191,9 @@ func partition(f *pack.Floor, set *settings, n int) *run {
 	r := &run{f: f, set: set, left: make(map[string]float64), placed: make(map[string]int), loads: make(map[loadKey]measured)}
 	for i, h := range gpus(f) {
 		r.gpus = append(r.gpus, &gpu{host: h, closed: i >= n || len(h.Parts) > 0})
+		if !r.gpus[i].closed {
+			r.pieces[100] = append(r.pieces[100], i)
+		}
 	}
 	models := r.models()
 	// Line 2. Models with little room for sharing in time choose first.
