@@ -282,18 +282,19 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 
 // same reports whether two plans put the same models in the same places with the same disciplines, whatever rates they count on.
 func same(a, b *policy.Plan) bool {
-	if !slices.EqualFunc(a.GetPartitions(), b.GetPartitions(), alike) {
-		return false // most plans differ in a place, and to find it takes no copies
-	}
-	return proto.Equal(&policy.Plan{Partitions: unrated(a.GetPartitions()), Dispatch: a.GetDispatch(), Recipes: a.GetRecipes()},
-		&policy.Plan{Partitions: unrated(b.GetPartitions()), Dispatch: b.GetDispatch(), Recipes: b.GetRecipes()})
+	return slices.EqualFunc(a.GetPartitions(), b.GetPartitions(), alike) &&
+		slices.EqualFunc(a.GetDispatch(), b.GetDispatch(), func(x, y *policy.Dispatch) bool { return proto.Equal(x, y) }) &&
+		slices.EqualFunc(a.GetRecipes(), b.GetRecipes(), func(x, y *policy.Recipe) bool { return proto.Equal(x, y) })
 }
 
-// alike reports whether two partitions are the same share of the same GPU with the same models.
+// alike reports whether two partitions differ in nothing but the rates of their instances. Search compares thousands of partitions with each other at every move, for
+// which messages are compared too slowly.
 func alike(a, b *policy.Partition) bool {
-	return a.GetId() == b.GetId() && a.GetThreadPercentage() == b.GetThreadPercentage() && a.GetNode() == b.GetNode() &&
+	return a.GetId() == b.GetId() && a.GetNode() == b.GetNode() && slices.Equal(a.GetGpus(), b.GetGpus()) && a.GetRank() == b.GetRank() &&
+		a.GetThreadPercentage() == b.GetThreadPercentage() && a.GetMemoryLimitBytes() == b.GetMemoryLimitBytes() &&
 		slices.EqualFunc(a.GetInstances(), b.GetInstances(), func(x, y *policy.Instance) bool {
-			return x.GetModel() == y.GetModel() && x.GetMaxBatch() == y.GetMaxBatch()
+			return x.GetModel() == y.GetModel() && x.GetMaxBatch() == y.GetMaxBatch() && x.GetThreadPercentage() == y.GetThreadPercentage() &&
+				x.GetRole() == y.GetRole() && x.GetVersion() == y.GetVersion() && x.GetSliceUs() == y.GetSliceUs() && x.GetSlot() == y.GetSlot()
 		})
 }
 
