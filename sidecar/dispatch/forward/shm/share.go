@@ -25,8 +25,8 @@ func (p *Pool) share(reader *Pool) {
 	}
 	var old []*slab
 	p.slabs = slices.DeleteFunc(p.slabs, func(s *slab) bool {
-		lacks := s.lacks(reader)
-		if lacks {
+		lacks, whole := s.lacks(reader)
+		if lacks = lacks && (whole || p.size+smallestSlab <= p.limit); lacks { // else the rest of it would be lost for no other
 			old = append(old, s)
 		}
 		return lacks
@@ -37,7 +37,7 @@ func (p *Pool) share(reader *Pool) {
 	}
 }
 
-// replace lets a slab go, which counts for the pool's limit until it is.
+// replace lets a slab go, which counts for the pool's limit until it is: for ever, if a part of it is forsaken.
 func (p *Pool) replace(s *slab) {
 	epoch, size := p.epoch.Load(), int64(len(s.memory))
 	s.condemn(func(unused bool) {

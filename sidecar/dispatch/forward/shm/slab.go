@@ -106,13 +106,13 @@ func (s *slab) offers(to *Pool) {
 	s.offered[to] = to.epoch.Load()
 }
 
-// lacks reports whether a slab was not offered to the server of another pool since that last forgot its regions, and could be replaced by one that is: none of it
-// is forsaken, so that it comes back whole.
-func (s *slab) lacks(reader *Pool) bool {
+// lacks reports whether a slab was not offered to the server of another pool since that last forgot its regions, and whether it comes back whole when it is let
+// go: none of it is forsaken.
+func (s *slab) lacks(reader *Pool) (lacks, whole bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	epoch, was := s.offered[reader]
-	return s.forsaken == 0 && !(was && epoch == reader.epoch.Load())
+	return !was || epoch != reader.epoch.Load(), s.forsaken == 0
 }
 
 // mapped notes that the server of another pool has mapped the slab.
