@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,10 +87,12 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 	repository := rowsOf(t, elements)
 	for name, of := range map[string]struct {
 		model, memory string
-		patience      int // of callers, in milliseconds
+		patience      int  // of callers, in milliseconds
+		kill          bool // one of the servers dies
 	}{
-		"through shared memory": {"slow", "64MiB", 600}, "through the socket": {"slow", "0B", 600},
-		"of steps, through shared memory": {"steps", "64MiB", 3000}, "of steps, through the socket": {"steps", "0B", 3000},
+		"through shared memory": {"slow", "64MiB", 600, false}, "through the socket": {"slow", "0B", 600, false},
+		"of steps, through shared memory": {"steps", "64MiB", 3000, false}, "of steps, through the socket": {"steps", "0B", 3000, false},
+		"of steps, where a server dies": {"steps", "64MiB", 3000, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,6 +103,17 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 			var owners atomic.Uint32
 			var ok, left, foreign atomic.Int64
 			var all sync.WaitGroup
+			if of.kill {
+				gpus, err := admin(t, c).GPUs(t.Context())
+				require.NoError(t, err)
+				reads := serverOf(t, c, gpus[0].Partitions[0].ID)
+				all.Go(func() {
+					for ok.Load() < 20 && ctx.Err() == nil {
+						time.Sleep(10 * time.Millisecond)
+					}
+					_ = syscall.Kill(reads, syscall.SIGKILL)
+				})
+			}
 			for range callers {
 				all.Go(func() {
 					for ctx.Err() == nil {

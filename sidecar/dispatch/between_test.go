@@ -131,6 +131,33 @@ func TestAStepWithASmallInputLeavesItsLargeOutputInSharedMemory(t *testing.T) {
 	}
 }
 
+// TestStepsOfAMergeGroupLeaveTheirTensorsInSharedMemory: only the tensor that says whose the rows are is copied.
+func TestStepsOfAMergeGroupLeaveTheirTensorsInSharedMemory(t *testing.T) {
+	p := newTriton(t)
+	s := newSerial(t, p, func(int) time.Duration { return 0 })
+	tb := merged(1, p)
+	for _, m := range tb.Models {
+		large(m)
+		for _, in := range m.Config.Input {
+			if in.Name == "whose" {
+				in.Dims = []int64{1}
+			}
+		}
+	}
+	e := ensembleOf("e", [3]string{"m", "IN", "x"}, [3]string{"n", "x", "OUT"})
+	large(e)
+	e.Places, tb.Models["e"] = tb.Models["m"].Places, e
+	d, seen := newDispatcher(t, dispatch.Options{SharedMemoryBytes: 64 << 20}, tb)
+	require.Eventually(t, func() bool {
+		inferSteps(t.Context(), t, d, "e", 5, 2)
+		out, in := s.places("g", "OUT", true), s.places("g", "IN", false)
+		return in[len(in)-1] != nil && fmt.Sprint(in[len(in)-1]) == fmt.Sprint(out[len(out)-1])
+	}, 30*time.Second, time.Millisecond)
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	require.Equal(t, dispatch.Between{Kept: 2 * 4 * lentRow}, seen.executions[len(seen.executions)-1].Between)
+}
+
 // TestABatchThatGoesOnTogetherStaysInOnePiece: the next step's batch has the rows of one execution before it, in whatever order they came to the queue.
 func TestABatchThatGoesOnTogetherStaysInOnePiece(t *testing.T) {
 	p := newTriton(t)

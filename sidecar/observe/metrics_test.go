@@ -49,9 +49,12 @@ func TestMetrics(t *testing.T) {
 	r.Finished(observe.Outcome{Model: "m", Result: observe.OK, Latency: time.Millisecond, At: start, Retried: true})
 	r.Finished(observe.Outcome{Model: "m", Result: observe.Dropped, Reason: "window", At: start})
 	execute(r, "m", 2, 2*time.Second)
+	r.Executed(observe.Execution{Model: "m", Partition: "p", Rows: 1, Start: start, End: start.Add(time.Second), Lent: 60, Between: observe.Between{Kept: 40, Copied: 20}})
 	r.Busy("p", start, start.Add(2*time.Second))
 	require.Subset(t, gathered(t, registry), []string{
 		`conch_dropped_requests_total{model="m",reason="window"} 1`,
+		`conch_intermediate_bytes_total{partition="p",way="copied"} 20`,
+		`conch_intermediate_bytes_total{partition="p",way="kept"} 40`,
 		`conch_partition_busy_seconds_total{partition="p"} 2`,
 		`conch_profile_usable{gpu_type="T4",model="m",source="declared"} 1`,
 		`conch_request_rows_total{model="m"} 3`,
@@ -62,6 +65,7 @@ func TestMetrics(t *testing.T) {
 		`conch_requests_total{model="m",result="ok"} 1`,
 		`conch_requests_total{model="m",result="rejected"} 0`,
 		`conch_retried_requests_total{model="m"} 1`,
+		`conch_shared_memory_bytes_total{partition="p"} 60`,
 	})
 
 	r.Forget(nil, nil)
