@@ -61,10 +61,10 @@ func (q *queues) completed(a *attempt) {
 	if p.running == a {
 		p.running = nil
 	}
-	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), p.id); return nil })
-	if strayed {
+	if strayed { // before the partition is free, which another execution may wait for to end
 		q.offerAll(p.process)
 	}
+	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), p.id); return nil })
 	q.countLate(a.model)
 	if p.retired {
 		q.removeIdle(p)

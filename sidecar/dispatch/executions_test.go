@@ -355,6 +355,51 @@ func TestATableThatMovesAModelToAnotherExecution(t *testing.T) {
 	}
 }
 
+// TestAModelThatLosesAnExecutionGetsNoneBack for one of its own that ends: whichever of three batches ends first, the two that run on are as many as the model
+// has instances by then.
+func TestAModelThatLosesAnExecutionGetsNoneBack(t *testing.T) {
+	for first := range 3 {
+		t.Run(fmt.Sprint(first), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parts, options := inBubble(t, 1)
+				p := parts[0]
+				var ends [5]chan struct{}
+				for i := range ends {
+					ends[i] = make(chan struct{})
+				}
+				p.asked = func(_ context.Context, r *tritonpb.ModelInferRequest) { <-ends[r.Id[len("id")]-'0'] }
+				with := func(revision uint64, executions uint64) *router.Table {
+					return beside(executing(table(revision, nil, p), 3), "loses", executions)
+				}
+				d, _ := newDispatcher(t, options, with(1, 0b111))
+				var all sync.WaitGroup
+				send := func(i int) {
+					all.Go(func() { require.NoError(t, infer(t.Context(), t, d, uint32(i), 8, forModel("loses"))) })
+					synctest.Wait()
+				}
+				for i := range 3 {
+					send(i)
+				}
+				require.Len(t, p.executions(), 3)
+				require.NoError(t, d.Swap(t.Context(), with(2, 0b011)))
+				send(3)
+				send(4)
+				close(ends[first])
+				synctest.Wait()
+				require.Len(t, p.executions(), 3, "two run on")
+				for i := range ends {
+					if i != first {
+						close(ends[i])
+						synctest.Wait()
+					}
+				}
+				all.Wait()
+				require.Len(t, p.executions(), 5)
+			})
+		})
+	}
+}
+
 // TestAHangWithSeveralExecutionsIsOne: of a server that hangs with several executions under way the owner hears once.
 func TestAHangWithSeveralExecutionsIsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
