@@ -3,6 +3,8 @@
 
 package policy
 
+import "slices"
+
 // ModelInstance is an instance of a model; maxBatch 0 means the model's own
 // maximum.
 func ModelInstance(model string, maxBatch uint32) *Instance {
@@ -58,26 +60,53 @@ func (x *Plan) ModelsOf(in *Instance) []string {
 }
 
 // PartitionsOf returns the partitions of the plan that serve the model, itself
-// or in a derived model, in the plan's order.
+// or in a derived model, in the plan's order. Who asks of many models asks [Plan.Places].
 func (x *Plan) PartitionsOf(model string) []*Partition {
+	var as []string // what it is called in partitions that serve it
+	if model != "" && x.Recipe(model) == nil {
+		as = append(as, model)
+	}
+	for _, r := range x.GetRecipes() {
+		if r.GetName() != "" && slices.Contains(r.GetMembers(), model) && x.Recipe(r.GetName()) == r {
+			as = append(as, r.GetName())
+		}
+	}
 	var found []*Partition
 	for _, part := range x.GetPartitions() {
-		if part.serves(x, model) {
+		if slices.ContainsFunc(part.GetInstances(), func(in *Instance) bool { return slices.Contains(as, in.GetModel()) }) {
 			found = append(found, part)
 		}
 	}
 	return found
 }
 
-func (x *Partition) serves(p *Plan, model string) bool {
-	for _, in := range x.GetInstances() {
-		for _, name := range p.ModelsOf(in) {
-			if name == model {
-				return true
+// Places are [Plan.PartitionsOf] for every model that the plan serves.
+func (x *Plan) Places() map[string][]*Partition {
+	places := make(map[string][]*Partition)
+	add := func(model string, part *Partition) {
+		if all := places[model]; len(all) == 0 || all[len(all)-1] != part {
+			places[model] = append(all, part)
+		}
+	}
+	recipes := make(map[string]*Recipe, len(x.GetRecipes()))
+	for _, r := range slices.Backward(x.GetRecipes()) {
+		recipes[r.GetName()] = r
+	}
+	for _, part := range x.GetPartitions() {
+		for _, in := range part.GetInstances() {
+			r, derived := recipes[in.GetModel()]
+			switch {
+			case in.GetModel() == "":
+			case derived:
+				for _, member := range r.GetMembers() {
+					add(member, part)
+				}
+			default:
+				add(in.GetModel(), part)
 			}
 		}
 	}
-	return false
+	return places
 }
 
 // OwnRate is the requests per second for the model by its own name: its rate without what came to it by the names of apps.

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -40,6 +41,11 @@ func (v view) Partition(_ context.Context, id string) (api.Partition, error) {
 // the CPUs of a node on which models may run are the last of them, "cpu".
 func GPUs(l control.Look) []api.GPU {
 	all := []api.GPU{}
+	type host struct{ node, gpu string }
+	on := make(map[host][]*policy.Partition) // in the plan's order; a partition without a node is on any that has its GPU
+	for _, p := range l.Plan.GetPartitions() {
+		on[host{p.GetNode(), p.GPU()}] = append(on[host{p.GetNode(), p.GPU()}], p)
+	}
 	for _, n := range l.Nodes {
 		for _, g := range n.GetGpus() {
 			gpu := api.GPU{
@@ -49,17 +55,19 @@ func GPUs(l control.Look) []api.GPU {
 			if cordon, cordoned := l.Cordons[g.GetId()]; cordoned {
 				gpu.Cordon = &cordon
 			}
-			for _, p := range l.Plan.GetPartitions() {
-				if p.GPU() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
-					gpu.Partitions = append(gpu.Partitions, partition(l, p))
-				}
+			here := on[host{n.GetName(), g.GetId()}]
+			if n.GetName() != "" {
+				here = slices.Concat(here, on[host{"", g.GetId()}])
+			}
+			for _, p := range here {
+				gpu.Partitions = append(gpu.Partitions, partition(l, p))
 			}
 			all = append(all, gpu)
 		}
 		if cpu := n.GetCpu(); cpu != nil {
 			unit := api.GPU{ID: "cpu", Node: n.GetName(), Type: cpu.GetType(), MemoryBytes: cpu.GetMemoryBytes(), Emulated: cpu.GetEmulated(), Partitions: []api.Partition{}}
-			for _, p := range l.Plan.GetPartitions() {
-				if p.OnCPU() && p.GetNode() == n.GetName() {
+			for _, p := range on[host{n.GetName(), ""}] {
+				if p.OnCPU() {
 					unit.Partitions = append(unit.Partitions, partition(l, p))
 				}
 			}

@@ -158,10 +158,11 @@ func (c *Control) without(s serving) map[string]string {
 			all[m.Name] = m.Err().Error()
 		}
 	}
+	places := s.Places()
 	for _, u := range s.GetUnplaced() {
 		asked := slices.ContainsFunc(u.GetRefusals(), func(r *policy.Refusal) bool { return r.GetCause() == policy.CauseOnDemand })
 		m := in.files.Model(u.GetModel())
-		if m == nil || asked || len(s.PartitionsOf(u.GetModel())) > 0 {
+		if m == nil || asked || len(places[u.GetModel()]) > 0 {
 			continue
 		}
 		if state, _ := in.out(m); state == "" {
@@ -266,7 +267,9 @@ type sight struct {
 	c       *Control
 	now     time.Time
 	serving serving
-	states  map[string]apply.PartitionState
+	// places are the partitions of each model in the plan in force.
+	places map[string][]*policy.Partition
+	states map[string]apply.PartitionState
 	// observed are the servers, retiring ones included; conditions those of all.
 	observed   apply.Observed
 	conditions conditions.All
@@ -282,6 +285,7 @@ func (c *Control) look() sight {
 		intent: c.intent(), c: c, now: c.clock.Now(), serving: c.current(),
 		states: map[string]apply.PartitionState{}, observed: c.reconciler.Observed(),
 	}
+	v.places = v.serving.Places()
 	for _, p := range lasting(v.observed) {
 		v.states[p.ID] = p
 	}
@@ -321,7 +325,7 @@ func (v sight) wanted() conditions.Wanted {
 		}
 		state, reason := v.out(m)
 		if state == "" {
-			for _, p := range v.serving.PartitionsOf(m.Name) {
+			for _, p := range v.places[m.Name] {
 				w.Places[m.Name] = append(w.Places[m.Name], p.GetId())
 			}
 			state, reason = api.ModelUnplaced, unplaced(v.serving.Plan.Plan, m.Name)
@@ -367,7 +371,7 @@ func (v sight) model(m *repo.Model) ModelLook {
 			out.Discipline = d.GetDiscipline()
 		}
 	}
-	parts := v.serving.PartitionsOf(m.Name)
+	parts := slices.Clone(v.places[m.Name])
 	slices.SortStableFunc(parts, func(a, b *policy.Partition) int { return cmp.Compare(a.GetRank(), b.GetRank()) })
 	for _, p := range parts {
 		place := Place{Partition: p.GetId()}
@@ -389,8 +393,9 @@ func (v sight) model(m *repo.Model) ModelLook {
 // they are no longer served. It is empty where there are none, and names three at most.
 func displaced(before, next *policy.Plan) string {
 	var all []string
+	was, is := before.Places(), next.Places()
 	for _, u := range next.GetUnplaced() {
-		if len(before.PartitionsOf(u.GetModel())) > 0 && len(next.PartitionsOf(u.GetModel())) == 0 {
+		if len(was[u.GetModel()]) > 0 && len(is[u.GetModel()]) == 0 {
 			all = append(all, u.GetModel()+": "+u.GetText())
 		}
 	}

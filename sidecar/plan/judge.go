@@ -105,8 +105,9 @@ func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *p
 // client asks for by name.
 func Lost(s *policy.Snapshot, current, next *policy.Plan) []string {
 	var lost []string
+	now, then := current.Places(), next.Places()
 	for _, m := range s.GetModels() {
-		if m.OwnRate() > 0 && !m.GetOnDemand() && len(current.PartitionsOf(m.GetName())) > 0 && len(next.PartitionsOf(m.GetName())) == 0 {
+		if m.OwnRate() > 0 && !m.GetOnDemand() && len(now[m.GetName()]) > 0 && len(then[m.GetName()]) == 0 {
 			lost = append(lost, m.GetName())
 		}
 	}
@@ -183,8 +184,9 @@ func necessary(s *policy.Snapshot, d *Diff, current *policy.Plan) bool {
 	if len(living.GetPartitions()) != len(current.GetPartitions()) {
 		return true
 	}
+	places := current.Places()
 	for _, m := range s.GetModels() {
-		if m.OwnRate() > 0 && len(current.PartitionsOf(m.GetName())) == 0 {
+		if m.OwnRate() > 0 && len(places[m.GetName()]) == 0 {
 			return true
 		}
 	}

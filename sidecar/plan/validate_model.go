@@ -33,12 +33,16 @@ func (v *validator) refused(name string) bool {
 // dependencies checks that an ensemble lies with the models that it calls.
 func (v *validator) dependencies(m *policy.Model) {
 	for _, d := range m.GetDependsOn() {
+		there := make(map[*policy.Partition]bool, len(v.places[d]))
+		for _, part := range v.places[d] {
+			there[part] = true
+		}
 		for _, part := range v.places[m.GetName()] {
 			if v.x.Model(d) == nil {
 				v.add(CodeDependency, m.GetName(), "calls %s, which is not in the snapshot", d)
 				break
 			}
-			if !slices.Contains(v.places[d], part) {
+			if !there[part] {
 				v.add(CodeDependency, part.GetId(), "holds %s without %s, which it calls", m.GetName(), d)
 			}
 		}

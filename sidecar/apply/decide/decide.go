@@ -18,7 +18,9 @@ func Decide(w Want, s Seen, now time.Time) Decision {
 	for _, v := range s.Servers {
 		j.servers[v.Key] = v
 	}
+	j.index()
 	j.fallBack()
+	j.holders = holders(j.want.Partitions)
 	j.release()
 	j.route()
 	for _, p := range j.want.Partitions {
@@ -41,6 +43,15 @@ type judgement struct {
 
 	servers map[Key]*Server
 	wanted  map[Key]bool
+	// loaded are the servers that have a model, by its name, and onGPU those of a GPU, both in their order.
+	loaded map[string][]*Server
+	onGPU  map[string][]*Server
+	// holders are where each model is wanted, in the plan's order.
+	holders map[string][]holder
+	// failures are the models whose load failed in a wanted partition; nil: not asked for yet.
+	failures map[string]bool
+	// groups are the merge groups of members; nil: not asked for yet.
+	groups map[string]string
 	// released are places that go before their successors are ready, for memory.
 	released map[place]bool
 	// routed are the places in the new routes.

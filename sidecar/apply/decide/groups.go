@@ -15,7 +15,10 @@ func (j *judgement) fallBack() {
 	for i, p := range j.want.Partitions {
 		for _, in := range p.Instances {
 			members := j.want.Models[in.Model].Members
-			if _, failed := j.failure(p.Key, in.Model); len(members) == 0 || !failed || j.anywhere(in.Model) {
+			if len(members) == 0 {
+				continue
+			}
+			if _, failed := j.failure(p.Key, in.Model); !failed || j.anywhere(in.Model) {
 				continue
 			}
 			instances := slices.Clone(j.want.Partitions[i].Instances)
@@ -35,17 +38,7 @@ func (j *judgement) fallBack() {
 
 // anywhere reports that some server serves a model.
 func (j *judgement) anywhere(model string) bool {
-	return slices.ContainsFunc(j.seen.Servers, func(v *Server) bool { return j.serves(v, model) })
-}
-
-// groupOf is the merge group that is wanted and has the model as a member; empty: none.
-func (j *judgement) groupOf(member string) string {
-	for _, name := range sortedKeys(j.want.Models) {
-		if slices.Contains(j.want.Models[name].Members, member) {
-			return name
-		}
-	}
-	return ""
+	return slices.ContainsFunc(j.loaded[model], func(v *Server) bool { return j.serves(v, model) })
 }
 
 // members are the models that merge groups have which are wanted, or loaded somewhere, sorted.
@@ -76,17 +69,12 @@ func (j *judgement) merged(member string, names map[uint64]string, routed map[st
 	}
 	group := j.groupOf(member)
 	ready := slices.DeleteFunc(slices.Clone(routed[group]), func(p Place) bool { return p.Waiting })
-	wanted := 0
-	for _, p := range j.want.Partitions {
-		if slices.ContainsFunc(p.Instances, func(in Instance) bool { return in.Model == group }) {
-			wanted++
-		}
-	}
+	wanted := len(j.holders[group])
 	if group != "" && !direct && len(ready) >= max(1, wanted) {
 		return throughGroup(group, ready)
 	}
 	var old []Place
-	for _, v := range j.seen.Servers {
+	for _, v := range j.loaded[member] {
 		if j.serves(v, member) {
 			old = append(old, Place{Route: names[v.ID], MaxBatch: v.Loaded[member].MaxBatch, Revision: v.Loaded[member].Revision})
 			j.routed[place{v.ID, member}] = true

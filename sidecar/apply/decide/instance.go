@@ -42,9 +42,9 @@ func (j *judgement) instances(p Partition, v *Server) {
 
 // measured reports that a model of the GPU is being measured, or is going to be.
 func (j *judgement) measured(gpu string) bool {
-	return j.measuring[gpu] || slices.ContainsFunc(j.seen.Servers, func(v *Server) bool {
+	return j.measuring[gpu] || slices.ContainsFunc(j.onGPU[gpu], func(v *Server) bool {
 		for _, b := range v.Busy {
-			if v.GPU == gpu && b.Kind == WarmUp && b.Measure {
+			if b.Kind == WarmUp && b.Measure {
 				return true
 			}
 		}
@@ -188,10 +188,7 @@ func (j *judgement) callee(v *Server, model string, wants map[string]bool) strin
 // highest rank, whose requests are the fewest.
 func (j *judgement) canary(p Partition, model string) bool {
 	first := p
-	for _, q := range j.want.Partitions {
-		if !slices.ContainsFunc(q.Instances, func(in Instance) bool { return in.Model == model }) {
-			continue
-		}
+	for _, q := range j.holders[model] {
 		v := j.up(q.Key)
 		if v == nil {
 			continue
@@ -202,19 +199,11 @@ func (j *judgement) canary(p Partition, model string) bool {
 		if _, has := v.Loaded[model]; !has {
 			continue
 		}
-		if cmp.Or(cmp.Compare(q.Rank, first.Rank), cmp.Compare(q.Partition, first.Partition)) > 0 {
-			first = q
+		if cmp.Or(cmp.Compare(q.Rank, first.Rank), cmp.Compare(q.Key.Partition, first.Partition)) > 0 {
+			first = *q.Partition
 		}
 	}
 	return first.Key == p.Key
-}
-
-// failed reports that a model failed to load in a partition.
-func (j *judgement) failed(model string) bool {
-	return slices.ContainsFunc(j.want.Partitions, func(p Partition) bool {
-		_, failed := j.failure(p.Key, model)
-		return failed
-	})
 }
 
 // load begins as many loads as a server takes at a time, those under way first.

@@ -30,11 +30,9 @@ func (j *judgement) fits(p Partition) bool {
 	}
 	taken := uint64(0)
 	old := false
-	for _, v := range j.seen.Servers {
-		if v.GPU == p.GPU {
-			taken += v.Memory
-			old = old || !j.wanted[v.Key]
-		}
+	for _, v := range j.onGPU[p.GPU] {
+		taken += v.Memory
+		old = old || !j.wanted[v.Key]
 	}
 	// Without an old server there is nothing to wait for: the plan was judged.
 	return !old || taken+p.Memory <= room
@@ -42,8 +40,8 @@ func (j *judgement) fits(p Partition) bool {
 
 // releaseServers lets the servers of a GPU go that are not wanted.
 func (j *judgement) releaseServers(gpu string) {
-	for _, v := range j.seen.Servers {
-		if v.GPU == gpu && v.Memory > 0 && !j.wanted[v.Key] {
+	for _, v := range j.onGPU[gpu] {
+		if v.Memory > 0 && !j.wanted[v.Key] {
 			j.released[place{v.ID, ""}] = true
 		}
 	}
@@ -92,15 +90,13 @@ func (j *judgement) tight(p Partition, v *Server, model string) bool {
 
 // spared reports that no other place of a model is missing at the moment.
 func (j *judgement) spared(p Partition, model string) bool {
-	for _, q := range j.want.Partitions {
+	for _, q := range j.holders[model] {
 		v := j.up(q.Key)
 		if q.Key == p.Key || v == nil {
 			continue
 		}
-		for _, in := range q.Instances {
-			if _, failed := j.failure(q.Key, model); in.Model == model && !v.Loaded[model].Answers && !failed {
-				return false
-			}
+		if _, failed := j.failure(q.Key, model); !v.Loaded[model].Answers && !failed {
+			return false
 		}
 	}
 	return true

@@ -17,21 +17,16 @@ func (j *judgement) route() {
 	waiting := map[string]bool{}
 	for _, model := range j.models() {
 		var ready, old []Place
-		wanted := 0
-		for _, p := range j.want.Partitions {
-			i := slices.IndexFunc(p.Instances, func(in Instance) bool { return in.Model == model })
-			if i < 0 {
-				continue
-			}
-			wanted++
+		wanted := len(j.holders[model])
+		for _, p := range j.holders[model] {
 			if v := j.up(p.Key); v != nil && j.serves(v, model) {
 				// Files of before serve on where they are: the server changes over by itself.
-				ready = append(ready, Place{Route: names[v.ID], MaxBatch: p.Instances[i].MaxBatch, Revision: v.Loaded[model].Revision})
+				ready = append(ready, Place{Route: names[v.ID], MaxBatch: p.Instances[p.instance].MaxBatch, Revision: v.Loaded[model].Revision})
 				j.routed[place{v.ID, model}] = true
 			}
 		}
 		if len(ready) < max(1, wanted) {
-			for _, v := range j.seen.Servers {
+			for _, v := range j.loaded[model] {
 				if j.serves(v, model) && !j.routed[place{v.ID, model}] {
 					old = append(old, Place{Route: names[v.ID], MaxBatch: v.Loaded[model].MaxBatch, Revision: v.Loaded[model].Revision})
 					j.routed[place{v.ID, model}] = true
@@ -83,7 +78,7 @@ func (j *judgement) retained(model string, names map[uint64]string, routed map[s
 			return nil
 		}
 	}
-	for _, v := range j.seen.Servers {
+	for _, v := range j.loaded[model] {
 		if j.serves(v, model) {
 			old = append(old, Place{Route: names[v.ID], MaxBatch: v.Loaded[model].MaxBatch, Revision: v.Loaded[model].Revision})
 			j.routed[place{v.ID, model}] = true
@@ -99,15 +94,15 @@ const waitingSuffix = " (to come)"
 // for them. There are none once it is known that it does not load.
 func (j *judgement) coming(model string, waiting map[string]bool) []Place {
 	var all []Place
-	for _, p := range j.want.Partitions {
+	for _, p := range j.holders[model] {
 		f, failed := j.failure(p.Key, model)
 		if failed && !f.chance() || j.want.Given && j.up(p.Key) != nil {
 			continue
 		}
 		for _, in := range p.Instances {
 			if in.Model == model {
-				waiting[p.Partition] = true
-				all = append(all, Place{Route: p.Partition + waitingSuffix, MaxBatch: in.MaxBatch, Revision: j.want.Models[model].Revision, Waiting: true})
+				waiting[p.Key.Partition] = true
+				all = append(all, Place{Route: p.Key.Partition + waitingSuffix, MaxBatch: in.MaxBatch, Revision: j.want.Models[model].Revision, Waiting: true})
 			}
 		}
 	}
