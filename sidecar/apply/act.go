@@ -128,15 +128,6 @@ func (l *loop) starting(v *server) func(context.Context, *task) outcome {
 	}
 }
 
-func (l *loop) remove(v *server) {
-	for i, o := range l.servers {
-		if o == v {
-			l.servers = append(l.servers[:i:i], l.servers[i+1:]...)
-			return
-		}
-	}
-}
-
 // start makes the directory of a server and starts it.
 func (r *Reconciler) start(ctx context.Context, spec *driver.Spec) (driver.Server, error) {
 	if spec.RepositoryDir = r.o.Driver.Repository(spec.GPU.GetId()); spec.RepositoryDir == "" {

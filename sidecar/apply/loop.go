@@ -25,8 +25,10 @@ type loop struct {
 	specs   map[decide.Key]driver.Spec
 	files   files
 
-	servers []*server
-	lastID  uint64
+	fleet
+	lastID uint64
+	// wantedAt is where in want.Partitions each partition is.
+	wantedAt map[string]int
 	// restarts counts the servers of a partition that died; reasons says why the
 	// last one did.
 	restarts map[string]int
@@ -168,16 +170,17 @@ func (l *loop) seen(now time.Time) decide.Seen {
 	}
 	for _, v := range l.servers {
 		v.Busy = map[string]decide.Action{}
-		for slot, t := range l.under {
-			if slot.Server != v.ID {
-				continue
-			}
-			v.Busy[slot.Model] = t.Action
-			if t.Kind == decide.WarmUp && t.Measure {
-				s.Measured[v.GPU] += now.Sub(t.begin) // it may never end
-			}
-		}
 		s.Servers = append(s.Servers, v.Server)
+	}
+	for slot, t := range l.under {
+		v := l.server(slot.Server)
+		if v == nil {
+			continue
+		}
+		v.Busy[slot.Model] = t.Action
+		if t.Kind == decide.WarmUp && t.Measure {
+			s.Measured[v.GPU] += now.Sub(t.begin) // it may never end
+		}
 	}
 	return s
 }
@@ -189,8 +192,12 @@ func (l *loop) set(d *Desired) {
 	l.desired = d
 	before := l.specs
 	l.want, l.specs = wanted(d, l.r.o.Driver)
+	l.wantedAt = make(map[string]int, len(l.want.Partitions))
+	for i, p := range l.want.Partitions {
+		l.wantedAt[p.Partition] = i
+	}
 	for k, spec := range before {
-		if _, still := l.specs[k]; !still && !slices.ContainsFunc(l.servers, func(v *server) bool { return v.Key == k }) {
+		if _, still := l.specs[k]; !still && len(l.byKey[k]) == 0 {
 			l.sweep(spec)
 		}
 	}
@@ -319,17 +326,8 @@ func (l *loop) newServer(k decide.Key, spec driver.Spec) *server {
 		},
 		routes: map[string]bool{}, warmed: map[string][]*tritonpb.ModelStatistics{}, touched: map[string]uint64{},
 	}
-	l.servers = append(l.servers, v)
+	l.add(v)
 	return v
-}
-
-func (l *loop) server(id uint64) *server {
-	for _, v := range l.servers {
-		if v.ID == id {
-			return v
-		}
-	}
-	return nil
 }
 
 // wants reports that a server is one of those desired.

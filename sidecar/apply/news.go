@@ -18,7 +18,7 @@ func (l *loop) died(v *server) {
 	if l.server(v.ID) == nil {
 		return
 	}
-	l.servers = slices.DeleteFunc(l.servers, func(o *server) bool { return o == v })
+	l.remove(v)
 	for slot, t := range l.under {
 		if slot.Server == v.ID && t.Kind != decide.LoadIt {
 			t.cancel() // a load finds out by itself whether its server lives

@@ -47,10 +47,8 @@ func (l *loop) conditions(now time.Time) []Condition {
 			since[k] = before
 		}
 		condition := Condition{Condition: c, Since: since[k]}
-		for _, p := range l.want.Partitions {
-			if p.Partition == c.Partition && c.Kind == decide.IsFailing {
-				condition.Err = l.errs[decide.Load{Key: p.Key, Model: c.Model, Revision: l.want.Models[c.Model].Revision}]
-			}
+		if at, wanted := l.wantedAt[c.Partition]; wanted && c.Kind == decide.IsFailing {
+			condition.Err = l.errs[decide.Load{Key: l.want.Partitions[at].Key, Model: c.Model, Revision: l.want.Models[c.Model].Revision}]
 		}
 		all = append(all, condition)
 	}
@@ -61,8 +59,8 @@ func (l *loop) conditions(now time.Time) []Condition {
 // partitionState is that of a wanted partition, with or without a server.
 func (l *loop) partitionState(w decide.Partition) PartitionState {
 	s := PartitionState{ID: w.Partition, Reason: l.reasons[w.Partition], Restarts: l.restarts[w.Partition]}
-	for _, v := range l.servers {
-		if v.Key == w.Key && v.process != nil {
+	for _, v := range l.byKey[w.Key] {
+		if v.process != nil {
 			s = l.stateOf(v)
 		}
 	}
@@ -98,14 +96,13 @@ func (l *loop) isOut(v *server, model string) bool {
 // missing are the models that a wanted partition does not serve as desired.
 func (l *loop) missing(k decide.Key) []string {
 	var all []string
-	for _, p := range l.want.Partitions {
-		if p.Key != k {
-			continue
-		}
-		for _, in := range p.Instances {
-			if !l.ready(k, in.Model) {
-				all = append(all, in.Model)
-			}
+	at, wanted := l.wantedAt[k.Partition]
+	if !wanted || l.want.Partitions[at].Key != k {
+		return nil
+	}
+	for _, in := range l.want.Partitions[at].Instances {
+		if !l.ready(k, in.Model) {
+			all = append(all, in.Model)
 		}
 	}
 	slices.Sort(all)
@@ -114,8 +111,8 @@ func (l *loop) missing(k decide.Key) []string {
 
 // ready reports that a wanted partition serves a model as it is desired.
 func (l *loop) ready(k decide.Key, model string) bool {
-	for _, v := range l.servers {
-		if v.Key != k || !v.Stays() {
+	for _, v := range l.byKey[k] {
+		if !v.Stays() {
 			continue
 		}
 		loaded, has := v.Loaded[model]
@@ -191,7 +188,7 @@ func (l *loop) settled(models []string) (settled bool, failure error) {
 }
 
 func (l *loop) hasServer(k decide.Key) bool {
-	return slices.ContainsFunc(l.servers, func(v *server) bool { return v.Key == k && v.Phase == decide.Up && v.process != nil })
+	return slices.ContainsFunc(l.byKey[k], func(v *server) bool { return v.Phase == decide.Up && v.process != nil })
 }
 
 // held reports whether an instance may wait for ever: the canary of its model has
@@ -202,11 +199,9 @@ func (l *loop) held(k decide.Key, model string) bool {
 	}
 	for f := range l.loads {
 		if f.Model == model && f.Revision == l.want.Models[model].Revision && f.Key != k {
-			for _, v := range l.servers {
-				if v.Key == k {
-					_, old := v.Loaded[model]
-					return old
-				}
+			if there := l.byKey[k]; len(there) > 0 {
+				_, old := there[0].Loaded[model]
+				return old
 			}
 		}
 	}

@@ -85,12 +85,11 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 func (l *loop) partitionOf(p decide.RoutePartition) *router.Partition {
 	part := &router.Partition{ID: p.ID, Endpoint: nowhere}
 	rank := 0
-	for _, w := range l.want.Partitions {
-		if w.Partition == p.Partition {
-			rank = w.Rank
-			spec := l.specs[w.Key]
-			part.GPU, part.GPUType, part.ThreadPercentage = spec.GPU.GetId(), spec.GPU.GetType(), spec.Partition.GetThreadPercentage()
-		}
+	if at, wanted := l.wantedAt[p.Partition]; wanted {
+		w := l.want.Partitions[at]
+		rank = w.Rank
+		spec := l.specs[w.Key]
+		part.GPU, part.GPUType, part.ThreadPercentage = spec.GPU.GetId(), spec.GPU.GetType(), spec.Partition.GetThreadPercentage()
 	}
 	if v := l.server(p.Server); v != nil {
 		spec := v.process.Spec()
