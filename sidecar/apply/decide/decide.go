@@ -11,7 +11,7 @@ import (
 
 // Decide says what follows from what is wanted and seen at a time.
 func Decide(w Want, s Seen, now time.Time) Decision {
-	j := &judgement{want: w, seen: s, now: now, servers: map[Key]*Server{}, wanted: map[Key]bool{}, released: map[place]bool{}, measuring: map[string]bool{}}
+	j := &judgement{want: w, seen: s, now: now, servers: map[Key]*Server{}, wanted: map[Key]bool{}, released: map[place]bool{}, measuring: map[string]bool{}, canaries: map[string]canary{}}
 	for _, p := range w.Partitions {
 		j.wanted[p.Key] = true
 	}
@@ -50,6 +50,8 @@ type judgement struct {
 	holders map[string][]holder
 	// failures are the models whose load failed in a wanted partition; nil: not asked for yet.
 	failures map[string]bool
+	// canaries of models that were asked for.
+	canaries map[string]canary
 	// groups are the merge groups of members; nil: not asked for yet.
 	groups map[string]string
 	// released are places that go before their successors are ready, for memory.

@@ -3,6 +3,8 @@
 
 package decide
 
+import "cmp"
+
 // A cluster has thousands of servers and of places: what is asked of each of them must not walk over all of them.
 
 // holder is a partition, and which of its instances is a model's.
@@ -61,4 +63,38 @@ func (j *judgement) groupOf(member string) string {
 		}
 	}
 	return j.groups[member]
+}
+
+// canary is where a model's new files are tried first: tried, that they were; last, the partition that is last by rank of those that serve with others, nil where
+// none does.
+type canary struct {
+	tried bool
+	last  *Partition
+}
+
+func (j *judgement) canaryOf(model string) canary {
+	if c, known := j.canaries[model]; known {
+		return c
+	}
+	var c canary
+	for _, q := range j.holders[model] {
+		v := j.up(q.Key)
+		if v == nil {
+			continue
+		}
+		l, has := v.Loaded[model]
+		if c.tried = l.Tried && j.current(v, model); c.tried {
+			break
+		}
+		if has && (c.last == nil || later(q.Partition, c.last) > 0) {
+			c.last = q.Partition
+		}
+	}
+	j.canaries[model] = c
+	return c
+}
+
+// later compares partitions by rank, and by name where that is the same.
+func later(a, b *Partition) int {
+	return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Partition, b.Partition))
 }

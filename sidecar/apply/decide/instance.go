@@ -187,23 +187,8 @@ func (j *judgement) callee(v *Server, model string, wants map[string]bool) strin
 // where no place answers with them yet, one partition goes first, that of the
 // highest rank, whose requests are the fewest.
 func (j *judgement) canary(p Partition, model string) bool {
-	first := p
-	for _, q := range j.holders[model] {
-		v := j.up(q.Key)
-		if v == nil {
-			continue
-		}
-		if l := v.Loaded[model]; l.Tried && j.current(v, model) {
-			return true
-		}
-		if _, has := v.Loaded[model]; !has {
-			continue
-		}
-		if cmp.Or(cmp.Compare(q.Rank, first.Rank), cmp.Compare(q.Key.Partition, first.Partition)) > 0 {
-			first = *q.Partition
-		}
-	}
-	return first.Key == p.Key
+	c := j.canaryOf(model)
+	return c.tried || c.last == nil || later(c.last, &p) <= 0
 }
 
 // load begins as many loads as a server takes at a time, those under way first.
