@@ -26,6 +26,7 @@ import (
 // everybody's claims, which may hold GPUs.
 type cache struct {
 	pods    corelisters.PodNamespaceLister
+	byLabel toolscache.Indexer
 	nodes   corelisters.NodeLister
 	slices  resourcelisters.ResourceSliceLister
 	claims  resourcelisters.ResourceClaimLister
@@ -44,6 +45,8 @@ func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core
 	nodes := informer(o.Client, o.Client.CoreV1().Nodes(), &core.Node{}, "", "")
 	all := map[string]toolscache.SharedIndexInformer{"Pods": pods, "Nodes": nodes}
 	c.pods, c.nodes = corelisters.NewPodLister(pods.GetIndexer()).Pods(o.Namespace), corelisters.NewNodeLister(nodes.GetIndexer())
+	c.byLabel = pods.GetIndexer()
+	errLabel := pods.AddIndexers(toolscache.Indexers{byPartition: func(p any) ([]string, error) { return []string{p.(*core.Pod).Labels[labelPartition]}, nil }})
 	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(p any) { seen(p.(*core.Pod)) },
 		UpdateFunc: func(_, p any) { seen(p.(*core.Pod)) },
@@ -60,7 +63,7 @@ func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core
 		AddFunc: func(any) { c.stirred.Store(true) }, UpdateFunc: func(any, any) { c.stirred.Store(true) }, DeleteFunc: func(any) { c.stirred.Store(true) },
 	}
 	_, errNodes := nodes.AddEventHandler(stir)
-	errs := []error{err, errNodes}
+	errs := []error{errLabel, err, errNodes}
 	if dra {
 		slices := informer(o.Client, o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
 		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(""), &resource.ResourceClaim{}, "", "")
@@ -120,6 +123,21 @@ func (c *cache) ofRelease() []*core.Pod {
 	all, err := c.pods.List(labels.Everything())
 	if err != nil {
 		panic(err) // it is a map
+	}
+	return all
+}
+
+// byPartition finds Pods by the label of their partition.
+const byPartition = "partition"
+
+// ofPartition are the Pods of the release with the label of a partition.
+func (c *cache) ofPartition(label string) (all []*core.Pod) {
+	found, err := c.byLabel.ByIndex(byPartition, label)
+	if err != nil {
+		panic(err) // there is such an index
+	}
+	for _, p := range found {
+		all = append(all, p.(*core.Pod))
 	}
 	return all
 }

@@ -270,10 +270,8 @@ func (d *Driver) create(ctx context.Context, spec driver.Spec) (*core.Pod, error
 		}
 		d.mu.Lock()
 		last := d.generations[label]
-		for _, p := range d.cache.ofRelease() {
-			if p.Labels[labelPartition] == label {
-				last = max(last, generation(p))
-			}
+		for _, p := range d.cache.ofPartition(label) {
+			last = max(last, generation(p))
 		}
 		d.generations[label] = last + 1
 		d.mu.Unlock()

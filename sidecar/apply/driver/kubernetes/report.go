@@ -51,8 +51,8 @@ func (d *Driver) write(ctx context.Context) {
 
 // latest is the Pod of a partition's latest server; nil where there is none.
 func (d *Driver) latest(partition string) (last *core.Pod) {
-	for _, p := range d.cache.ofRelease() {
-		if p.Labels[labelPartition] == dnsName(partition, 63) && (last == nil || generation(p) > generation(last)) {
+	for _, p := range d.cache.ofPartition(dnsName(partition, 63)) {
+		if last == nil || generation(p) > generation(last) {
 			last = p
 		}
 	}
