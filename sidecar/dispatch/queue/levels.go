@@ -13,7 +13,8 @@ import (
 // gets at least one part in levelShare*k of the batches while it waits, and the highest level keeps (levelShare-1)/levelShare of them. Triton's
 // own queue has no such bound (model configuration, "Priority Levels": a lower level waits as long as a higher one has requests).
 //
-// Levels compete for a partition when it becomes free and a lower one could take it. Between the models of a partition nothing changes: a model's turn comes
+// All levels that have requests compete for a partition that one of them takes, those whose exec has not come too: a lower level whose batch waits on purpose, as
+// it has time to, would else find a higher one before it at the end of that time. Between the models of a partition nothing changes: a model's turn comes
 // by its most urgent candidate, whatever its level, and the levels decide which of its candidates takes that turn.
 const levelShare = 16
 
@@ -51,18 +52,14 @@ func (c *candidate) hastens() bool {
 	return c.Requests > 0 && c.last.MaxQueue > 0 && c.lane.level.queued >= int(c.last.MaxQueue)
 }
 
-// first returns the candidate that takes the turn of c's model on a partition: that of the highest level, or that of a lower level whose turn it is. A
-// higher level does not wait for its exec while a lower one would take the partition; what room its batch has, fill gives to the lower. Allowed says which
-// lanes may use the partition.
+// first returns the candidate that takes the turn of c's model on a partition: that of the highest level, or that of a lower level whose turn it is. Neither
+// waits for its exec while the other would take the partition; what room its batch has, fill gives to the lower. Allowed says which lanes may use the partition.
 func (m *model) first(c *candidate, allowed func(*lane) bool) *candidate {
 	if m.occupied < 2 {
 		return c
 	}
 	service := slices.Index(m.services, c.svc)
-	compete, blocked := &c.svc.cohort.ready, &c.svc.cohort.blocked
-	if c.in == blocked {
-		compete = blocked
-	}
+	blocked := &c.svc.cohort.blocked
 	top, low := c, (*candidate)(nil)
 	for _, l := range m.lanes {
 		o := &l.cands[service]
@@ -79,7 +76,7 @@ func (m *model) first(c *candidate, allowed func(*lane) bool) *candidate {
 	}
 	for _, l := range m.lanes {
 		o := &l.cands[service]
-		if l.level.number <= top.lane.level.number || o.in != compete || !allowed(l) {
+		if l.level.number <= top.lane.level.number || o.Requests == 0 || (o.in == blocked) != (c.in == blocked) || !allowed(l) {
 			continue
 		}
 		if low == nil || cmp.Or(cmp.Compare(l.level.turn, low.lane.level.turn), cmp.Compare(o.Latest, low.Latest)) < 0 {
@@ -102,9 +99,8 @@ func (m *model) takesTurn(l *lane, svc *service) {
 	}
 	service, lower := slices.Index(m.services, svc), false
 	for _, o := range m.lanes {
-		in := o.cands[service].in
 		switch {
-		case in != &svc.cohort.ready && in != &svc.cohort.blocked:
+		case o.n == 0 || o.cands[service].Requests == 0:
 		case o.level.number < l.level.number:
 			m.turns++
 			m.ahead, l.level.turn = 0, m.turns

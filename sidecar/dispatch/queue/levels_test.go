@@ -5,6 +5,7 @@ package queue_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -137,6 +138,32 @@ func TestLowerLevelsKeepAShare(t *testing.T) {
 			require.InDelta(t, batches/32, count[3], 1, "%v", count)
 		})
 	}
+}
+
+// TestLowerLevelsKeepAShareWhereBatchesWaitOnPurpose: the first level alone uses nine tenths of the partition, in full batches, and lower levels' batches of one
+// wait for more requests until they could hardly be in time. Each waits for three or four batches of the first level, so that one in five or so has its turn.
+func TestLowerLevelsKeepAShareWhereBatchesWaitOnPurpose(t *testing.T) {
+	d, err := simulated.New("deferred", nil)
+	require.NoError(t, err)
+	p := newPoliced(t, queue.ModelSpec{Classes: []queue.Table{queue.Linear(10*unit, 50*unit, 8)}, MaxBatch: 8, SLO: 500 * unit, Late: queue.LateDrop, Discipline: d})
+	served, lower := map[int32]int{}, 0
+	p.started = func(b *queue.Batch) {
+		for _, r := range b.Requests {
+			served[r.Level]++
+		}
+	}
+	random, at := rand.New(rand.NewPCG(1, 2)), queue.Time(0)
+	for range 8000 { // 8 rows take 130 units
+		at += queue.Time(random.ExpFloat64() * float64(18*unit))
+		p.enqueue(at, queue.Request{Level: 1})
+		if random.IntN(100) == 0 {
+			lower++
+			p.enqueue(at, queue.Request{Level: int32(2 + random.IntN(2))})
+		}
+	}
+	p.until(queue.Never)
+	require.Greater(t, served[1], 8000*99/100, "%v", served)
+	require.Greater(t, served[2]+served[3], lower/6, "%v of %d", served, lower)
 }
 
 // TestLevelsUnderOverload: what is not lost of a load beyond what the partition can do is of the higher level, in time.
