@@ -114,6 +114,33 @@ func TestAFullLevelDoesNotWait(t *testing.T) {
 	require.Equal(t, 3, p.running[0].Rows)
 }
 
+// TestALateAlarmStartsNothingThatHasExpired: where an event is handled later than it was due, an expiry that has passed meanwhile counts first, whatever the
+// event was for. Here a request waits for others, since some have come of late.
+func TestALateAlarmStartsNothingThatHasExpired(t *testing.T) {
+	const unit = 1000
+	waited := 0
+	for expiry := queue.Time(1); expiry < 12; expiry++ {
+		for late := queue.Time(1); late < 12; late++ {
+			d, err := simulated.New("adaptive", nil)
+			require.NoError(t, err)
+			p := newPoliced(t, queue.ModelSpec{Classes: []queue.Table{queue.Linear(4*unit, 2*unit, 2)}, MaxBatch: 2, SLO: 15 * unit, Late: queue.LateDrop, Discipline: d})
+			for i := range 13 {
+				p.enqueue(queue.Time(i)*6*unit, queue.Request{})
+			}
+			p.until(queue.Never)
+			started := false
+			p.started = func(*queue.Batch) { started = true }
+			p.s.Enqueue(p.now, p.m, &queue.Request{Rows: 1, Arrival: p.now, Expiry: p.now + expiry*unit, Expired: queue.LateDrop})
+			if !started {
+				waited++
+				p.s.Advance(p.now + (expiry+late)*unit)
+				require.False(t, started, "expiry %d, late by %d", expiry, late)
+			}
+		}
+	}
+	require.Positive(t, waited)
+}
+
 // TestLowerLevelsKeepAShare: however much of the first level waits, of 16 batches one is of the others, in turn.
 func TestLowerLevelsKeepAShare(t *testing.T) {
 	for _, late := range []bool{false, true} {

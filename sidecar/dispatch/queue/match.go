@@ -242,6 +242,12 @@ func (s *Scheduler) rest(l *lane) {
 // wait. The lane must be matched again.
 func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	l, svc := c.lane, c.svc
+	if c.expiry < now { // the event comes later than it was due
+		s.refresh(l, now)
+		if c.Requests == 0 || !hurried && execOf(c, now) > now {
+			return
+		}
+	}
 	if svc.bounded {
 		l.m.aimed(now)
 		if now > c.Latest {
