@@ -23,6 +23,11 @@ func (x *Partition) GPU() string {
 // OnCPU reports that the partition has a share of its node's CPUs and of no GPU.
 func (x *Partition) OnCPU() bool { return len(x.GetGpus()) == 0 }
 
+// Has reports whether an instance of the model lies on the partition.
+func (x *Partition) Has(model string) bool {
+	return slices.ContainsFunc(x.GetInstances(), func(in *Instance) bool { return in.GetModel() == model })
+}
+
 // On reports whether the partition has a share of the GPU of the node.
 func (x *Partition) On(node, gpu string) bool {
 	if x.GetNode() != node {

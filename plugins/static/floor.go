@@ -6,9 +6,9 @@ package static
 import (
 	"math"
 	"strconv"
-	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // gpu is a GPU while it is filled.
@@ -216,7 +216,7 @@ func (f *floor) layout(g policy.NodeGPU, kept []*policy.Partition, ambiguous boo
 	if ambiguous {
 		base = g.Node + "." + base
 	}
-	base = fileName(base)
+	base = pack.FileName(base, maxBase)
 	for i, share := range shares {
 		id := base
 		if len(shares) > 1 {
@@ -232,23 +232,6 @@ const everyGPU = "*"
 
 // maxBase leaves room for a number within the 63 characters of an id.
 const maxBase = 56
-
-// fileName replaces what a partition's id may not contain: ids become names of
-// directories and labels of metrics.
-func fileName(id string) string {
-	id = strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
-			return r
-		}
-		return '-'
-	}, id)
-	id = strings.TrimLeft(id, ".-")
-	if id == "" {
-		return "gpu"
-	}
-	return id[:min(len(id), maxBase)]
-}
 
 // refuse says why the model cannot be added to the slot; empty where it can.
 func (f *floor) refuse(s *slot, model string) string {

@@ -17,7 +17,7 @@ import (
 // replaced by its members.
 func instances(d *Desired, p *policy.Partition) (all []*policy.Instance) {
 	has := func(model string) bool {
-		return slices.ContainsFunc(p.GetInstances(), func(in *policy.Instance) bool { return in.GetModel() == model }) ||
+		return p.Has(model) ||
 			slices.ContainsFunc(all, func(in *policy.Instance) bool { return in.GetModel() == model })
 	}
 	for _, in := range p.GetInstances() {

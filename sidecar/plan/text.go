@@ -79,15 +79,11 @@ func (d *Diff) breakText(p *policy.Partition, usual string) string {
 // waiting are the models of a partition that serve nowhere else while it starts.
 func (d *Diff) waiting(p *policy.Partition) (models []string) {
 	for _, in := range p.GetInstances() {
-		if !slices.ContainsFunc(d.Keep, func(k Kept) bool { return holds(k.Old, in.GetModel()) && holds(k.New, in.GetModel()) }) {
+		if !slices.ContainsFunc(d.Keep, func(k Kept) bool { return k.Old.Has(in.GetModel()) && k.New.Has(in.GetModel()) }) {
 			models = append(models, in.GetModel())
 		}
 	}
 	return models
-}
-
-func holds(p *policy.Partition, model string) bool {
-	return slices.ContainsFunc(p.GetInstances(), func(in *policy.Instance) bool { return in.GetModel() == model })
 }
 
 // Summary counts the changes in one line.

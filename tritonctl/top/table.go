@@ -216,8 +216,9 @@ func clean(text string) string {
 // blocks are the heights that are drawn, from the lowest.
 var blocks = []rune("▁▂▃▄▅▆▇█")
 
-// spark is the last values as blocks, so many wide. Top is the value of a full block; 0 takes the largest of them.
-func spark(values []float64, width int, top float64) string {
+// spark is the last values as blocks. Top is the value of a full block; 0 takes the largest of them.
+func spark(values []float64, top float64) string {
+	const width = 10
 	values = values[max(0, len(values)-width):]
 	if top <= 0 {
 		for _, v := range values {

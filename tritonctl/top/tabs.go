@@ -73,7 +73,7 @@ func modelRows(s *State, h history) (all []row) {
 	for _, m := range s.Models {
 		rate := h[rateOf(m.Name)]
 		all = append(all, row{key: m.Name, cells: []cell{
-			text(m.Name), state(m), number(m.Rate, decimal(m.Rate), plain), {text: spark(rate, 10, 0), sort: m.Rate, tone: soft},
+			text(m.Name), state(m), number(m.Rate, decimal(m.Rate), plain), {text: spark(rate, 0), sort: m.Rate, tone: soft},
 			badness(m), latency(m), number(m.SLOSeconds, milliseconds(m.SLOSeconds), soft), count(m.Queued), hourly(s, m.Name),
 		}})
 	}
@@ -144,13 +144,13 @@ func gpuRows(s *State, h history) (all []row) {
 		}
 		b, name := busy(g), nameOf(s, g)
 		all = append(all, row{key: "gpu " + g.Key(), cells: []cell{
-			text(name), {text: kind, sort: kind, tone: soft}, number(b, whole(b), plain), {text: spark(h[busyOf(g.Key())], 10, 1), sort: b, tone: soft}, condition, serves,
+			text(name), {text: kind, sort: kind, tone: soft}, number(b, whole(b), plain), {text: spark(h[busyOf(g.Key())], 1), sort: b, tone: soft}, condition, serves,
 		}})
 		for _, p := range g.Partitions {
 			b := p.BusyShare
 			all = append(all, row{key: "partition " + p.ID + " of " + g.Key(), under: "gpu " + g.Key(), cells: []cell{
 				{text: "  " + p.ID, sort: name}, {text: share(p), sort: g.Type}, number(b, whole(b), plain),
-				{text: spark(h[busyOf(p.ID+" of "+g.Key())], 10, 1), sort: b, tone: soft}, place(p), {text: strings.Join(p.Serving, " "), sort: ""},
+				{text: spark(h[busyOf(p.ID+" of "+g.Key())], 1), sort: b, tone: soft}, place(p), {text: strings.Join(p.Serving, " "), sort: ""},
 			}})
 		}
 	}
@@ -194,7 +194,7 @@ func waitingRows(s *State, h history) (all []row) {
 			why = cell{text: candidate(w)}
 		}
 		all = append(all, row{key: m.Name, cells: []cell{
-			text(m.Name), count(w.Requests), {text: spark(h[queuedOf(m.Name)], 10, 0), sort: float64(w.Requests), tone: soft},
+			text(m.Name), count(w.Requests), {text: spark(h[queuedOf(m.Name)], 0), sort: float64(w.Requests), tone: soft},
 			number(w.OldestSeconds, milliseconds(w.OldestSeconds), plain), slack(w), why,
 		}})
 	}

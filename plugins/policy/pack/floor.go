@@ -310,15 +310,6 @@ func (f *Floor) add(p *Part, k *known, in *policy.Instance) {
 	p.settle()
 }
 
-// Take removes the model from the partition. The models that it calls stay.
-func (f *Floor) Take(p *Part, model string) {
-	before := len(p.Instances)
-	p.Instances = slices.DeleteFunc(p.Instances, func(in *policy.Instance) bool { return in.GetModel() == model })
-	f.counts[model] -= before - len(p.Instances)
-	p.held = nil
-	f.weigh(p)
-}
-
 // weigh brings the memory of a partition and its host up to date.
 func (f *Floor) weigh(p *Part) {
 	p.Host.bytes -= p.bytes

@@ -378,7 +378,7 @@ func (n *namer) name(p *Part) string {
 	case n.onNodes[base] > 1:
 		base = p.Host.Node + "." + base
 	}
-	base = fileName(base)
+	base = FileName(base, maxBase)
 	free := func(id string) bool { return !n.taken[id] && !n.inForce[id] }
 	id := base
 	if p.Share != 100 || !free(id) {
@@ -395,8 +395,8 @@ func (n *namer) name(p *Part) string {
 // maxBase leaves room for a number in the 63 bytes of an id.
 const maxBase = 52
 
-// fileName makes an id of the contract out of whatever a GPU is called.
-func fileName(id string) string {
+// FileName makes an id of the contract, at most room bytes, out of whatever a GPU is called: ids become names of directories and labels of metrics.
+func FileName(id string, room int) string {
 	id = strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
@@ -408,5 +408,5 @@ func fileName(id string) string {
 	if id == "" {
 		return "gpu"
 	}
-	return id[:min(len(id), maxBase)]
+	return id[:min(len(id), room)]
 }

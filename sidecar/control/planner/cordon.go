@@ -66,15 +66,11 @@ func (c Cordoning) kept(proposed *policy.Partition, answer *policy.Plan) *policy
 	kept.Rank = proposed.GetRank()
 	kept.Instances = slices.DeleteFunc(kept.Instances, func(in *policy.Instance) bool {
 		return !slices.ContainsFunc(answer.GetPartitions(), func(part *policy.Partition) bool {
-			return part.On(kept.GetNode(), kept.GPU()) && holds(part, in.GetModel())
+			return part.On(kept.GetNode(), kept.GPU()) && part.Has(in.GetModel())
 		})
 	})
 	if len(kept.Instances) == 0 {
 		return nil
 	}
 	return kept
-}
-
-func holds(p *policy.Partition, model string) bool {
-	return slices.ContainsFunc(p.GetInstances(), func(in *policy.Instance) bool { return in.GetModel() == model })
 }

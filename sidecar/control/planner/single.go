@@ -61,7 +61,7 @@ func (p Single) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, err
 		}
 		before := part.Instances
 		for _, model := range missing {
-			if !holds(part, model) {
+			if !part.Has(model) {
 				part.Instances = append(slices.Clip(part.Instances), policy.ModelInstance(model, index.Model(model).GetMaxBatchSize()))
 			}
 		}
