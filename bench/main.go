@@ -106,6 +106,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
 	measure("swaps", "What requests notice of ten changes of the route table a second, with a thousand models", b.besideSwaps)
 	measure("watch", "What it costs conch to be watched by ten clients, under load", b.watching)
+	measure("cluster", "The plan way at 1,000 nodes and 4,000 GPUs: the driver kubernetes against a real API server, and plans by conch and symphony", b.cluster)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)
