@@ -71,7 +71,7 @@ func BenchmarkCluster(b *testing.B) {
 	d := plan.Compute(p, next)
 	b.Run("judge", func(b *testing.B) {
 		for b.Loop() {
-			plan.Judge(s, d, p, next, now, then, plan.DefaultMargins())
+			plan.Judge(s, d, p, next, now, then, margins())
 		}
 	})
 	b.Run("text", func(b *testing.B) {
@@ -90,7 +90,7 @@ func TestJudgingGrowsWithTheCluster(t *testing.T) {
 		now, then := &policy.Outcome{Goodput: 100}, &policy.Outcome{Goodput: 200}
 		return testing.AllocsPerRun(1, func() {
 			plan.Validate(s, next)
-			plan.Judge(s, plan.Compute(p, next), p, next, now, then, plan.DefaultMargins())
+			plan.Judge(s, plan.Compute(p, next), p, next, now, then, margins())
 		})
 	}
 	require.LessOrEqual(t, work(400, 80), 2.5*work(200, 40))

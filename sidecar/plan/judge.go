@@ -55,9 +55,6 @@ type Margins struct {
 	Young bool
 }
 
-// DefaultMargins are a tenth of the goodput, five minutes, and 1.2 requests gained for one disturbed.
-func DefaultMargins() Margins { return Margins{Loss: .1, Horizon: 300, Payoff: 1.2} }
-
 // Judge says whether a valid plan for the snapshot should take the place of the one in force. Now and then are what the host itself expects of
 // both ([Living] of the plan in force), never what the policy predicts; nil without an evaluation: then only consent counts. A change that has
 // to be made (files changed, the plan in force is no longer valid) needs no gain.

@@ -13,6 +13,9 @@ import (
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
+// margins are those that a configuration without any has.
+func margins() plan.Margins { return plan.Margins{Loss: .1, Horizon: 300, Payoff: 1.2} }
+
 func TestJudge(t *testing.T) {
 	serves := func(goodput float64) *policy.Outcome { return &policy.Outcome{Goodput: goodput} }
 	for _, test := range []struct {
@@ -60,12 +63,12 @@ func TestJudge(t *testing.T) {
 			next := proto.CloneOf(current)
 			test.change(s, next)
 			d := plan.Compute(current, next)
-			j := plan.Judge(s, d, current, next, test.now, test.then, plan.DefaultMargins())
+			j := plan.Judge(s, d, current, next, test.now, test.then, margins())
 			require.Equal(t, test.want, j.Verdict, j.Text)
 			require.NotEmpty(t, j.Text)
 		})
 	}
-	require.Equal(t, plan.VerdictApply, plan.Judge(world(), plan.Compute(nil, answer()), nil, answer(), nil, nil, plan.DefaultMargins()).Verdict)
+	require.Equal(t, plan.VerdictApply, plan.Judge(world(), plan.Compute(nil, answer()), nil, answer(), nil, nil, margins()).Verdict)
 }
 
 func TestLivingIsWhatCanStillServe(t *testing.T) {

@@ -42,7 +42,6 @@ type Call struct {
 	// Guarded by the connection's lock.
 	out      outgoing
 	answered bool
-	ended    bool // the client sends no more
 	closed   bool // the stream is no more
 	header   metadata.MD
 	trailer  metadata.MD

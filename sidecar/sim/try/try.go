@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"time"
@@ -37,8 +36,6 @@ type Options struct {
 	Parameters map[string]string
 	// Executable of a third-party policy, run as a process; empty: a built-in one in this process.
 	Executable string
-	// Log gets what an executable writes; it may be nil.
-	Log io.Writer
 	// Deadline of one plan of an executable; 0: the host's default.
 	Deadline time.Duration
 	// Evaluations that the policy may ask for; 0 leaves what the snapshot says.
