@@ -197,6 +197,13 @@ func numbered(format string, n int) (all []string) {
 	return all
 }
 
+// Figures and texts do not change their meaning where they are rounded or cut.
+func TestFiguresAndTextsAreNotCutWrongly(t *testing.T) {
+	b := open(t, ui(t, newFake([]string{"m"}, []string{"gpu0"}).serve(t)))
+	got := js[[]string](b, `import('/console/format.js').then((f) => [...[0.0009996, 0.0123, 0.9996, 59.97, 60, 119, -119, 3600].map(f.seconds), f.short('🐚🐚🐚', 4)])`)
+	require.Equal(t, []string{"1.00 ms", "12.3 ms", "1.00 s", "1 min", "1 min", "1 min 59 s", "-1 min 59 s", "1 h 0 min", "🐚…"}, got)
+}
+
 // hostile are names that nobody should have, and somebody will.
 var hostile = []string{
 	strings.Repeat("very-long-", 1024), `<script>document.title = "owned"</script><img src=x onerror="document.title='owned'">`, "\u202egnp.exe \u05e9\u05dc\u05d5\u05dd", `"><b>bold</b>`, "../../etc/passwd", "%00\x01\n\ttab", "🐚🐚", " ",

@@ -6,6 +6,7 @@ package top
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -109,10 +110,22 @@ func inTime(r api.ModelRequests) string {
 	var parts []string
 	for _, a := range []api.Attainment{r.Now, r.Hour} {
 		if a.Requests > 0 {
-			parts = append(parts, fmt.Sprintf("%s of %d requests in %s", percent(float64(a.InTime)/float64(a.Requests)), a.Requests, span(a.Seconds)))
+			parts = append(parts, fmt.Sprintf("%s of %d requests in %s", attained(a), a.Requests, span(a.Seconds)))
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// attained is the share in time. It is rounded down, as the console does, so that only all is 100%.
+func attained(a api.Attainment) string {
+	p := 100 * float64(a.InTime) / float64(a.Requests)
+	switch {
+	case p >= 100 || p == 0:
+		return fmt.Sprintf("%.0f%%", p)
+	case p >= 10 && p < 99:
+		return fmt.Sprintf("%.1f%%", math.Floor(10*p+1e-9)/10)
+	}
+	return fmt.Sprintf("%.2f%%", math.Floor(100*p+1e-9)/100)
 }
 
 // span is a time in its largest unit that is not too coarse.

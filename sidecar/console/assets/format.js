@@ -4,15 +4,16 @@
 export const unknown = 'unknown';
 const known = (v) => typeof v === 'number' && isFinite(v);
 
-// seconds as 340 µs, 12.3 ms, 1.52 s, 3 min.
+// seconds as 340 µs, 12.3 ms, 1.52 s, 3 min 20 s. The unit is that of the rounded figure: 1.00 s, not 1000 ms.
 export function seconds(v) {
   if (!known(v)) return unknown;
   const a = Math.abs(v);
   if (a === 0) return '0 ms';
-  if (a < 1e-3) return `${trim(v * 1e6, 0)} µs`;
-  if (a < 1) return `${trim(v * 1e3, a < 0.01 ? 2 : a < 0.1 ? 1 : 0)} ms`;
-  if (a < 60) return `${trim(v, a < 10 ? 2 : 1)} s`;
-  return span(v);
+  if (a < 0.9995e-3) return `${trim(v * 1e6, 0)} µs`;
+  if (a < 0.9995) return `${trim(v * 1e3, a < 0.009995 ? 2 : a < 0.09995 ? 1 : 0)} ms`;
+  if (a < 59.95) return `${trim(v, a < 9.995 ? 2 : 1)} s`;
+  const all = Math.round(a), sign = v < 0 ? '-' : '';
+  return all < 3600 ? `${sign}${Math.floor(all / 60)} min${all % 60 ? ` ${all % 60} s` : ''}` : `${sign}${span(all)}`;
 }
 
 // span of time that passed: 12 s, 4 min, 3 h, 2 d.
@@ -67,5 +68,5 @@ export function words(list, most = 4) {
 
 export const plural = (n, one, many = `${one}s`) => `${whole(n)} ${n === 1 ? one : many}`;
 
-// short cuts a text that would not fit, with what is left out.
-export const short = (text, most = 60) => text.length > most ? `${[...text.slice(0, most - 1)].join('')}…` : text;
+// short cuts a text that would not fit, with what is left out. It cuts between characters: half of a surrogate pair is no character.
+export const short = (text, most = 60) => text.length > most ? `${text.slice(0, most - 1).replace(/[\uD800-\uDBFF]$/, '')}…` : text;
