@@ -200,6 +200,8 @@ func numbered(format string, n int) (all []string) {
 // Figures and texts do not change their meaning where they are rounded or cut.
 func TestFiguresAndTextsAreNotCutWrongly(t *testing.T) {
 	b := open(t, ui(t, newFake([]string{"m"}, []string{"gpu0"}).serve(t)))
+	b.screen(screens[0])
+	b.settled()
 	got := js[[]string](b, `import('/console/format.js').then((f) => [...[0.0009996, 0.0123, 0.9996, 59.97, 60, 119, -119, 3600].map(f.seconds), f.short('🐚🐚🐚', 4)])`)
 	require.Equal(t, []string{"1.00 ms", "12.3 ms", "1.00 s", "1 min", "1 min", "1 min 59 s", "-1 min 59 s", "1 h 0 min", "🐚…"}, got)
 }

@@ -110,7 +110,11 @@ func inTime(r api.ModelRequests) string {
 	var parts []string
 	for _, a := range []api.Attainment{r.Now, r.Hour} {
 		if a.Requests > 0 {
-			parts = append(parts, fmt.Sprintf("%s of %d requests in %s", attained(a), a.Requests, span(a.Seconds)))
+			of := "%s of %d in %s"
+			if len(parts) == 0 {
+				of = "%s of %d requests in %s"
+			}
+			parts = append(parts, fmt.Sprintf(of, attained(a), a.Requests, span(a.Seconds)))
 		}
 	}
 	return strings.Join(parts, ", ")
