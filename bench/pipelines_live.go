@@ -94,10 +94,17 @@ func (b *bench) ensemble(ctx context.Context, r *figure.Report, s ensembleScene)
 	}
 	name := "pipeline.live." + s.name + "."
 	for _, entry := range order {
+		if len(entry.held) == 0 { // another holds so much more that the search says enough
+			r.Add(name+entry.row.name+".screened", entry.rate, "req/s", fmt.Sprintf("at most 1%% bad, one search with trials of %d requests: %v", b.requests(screened), entry.best))
+			continue
+		}
 		r.AddRuns(name+entry.row.name+".goodput", entry.held, "req/s", fmt.Sprintf("at most 1%% bad, trials of %d requests: %v", c.Requests, entry.best))
 	}
-	r.AddRuns(name+"goodput_ratio", quotient(order[2], order[0]), "ratio", fmt.Sprintf("Conch over the best of Triton: %v", order[0].best))
-	r.AddRuns(name+"to_passed", quotient(order[2], order[1]), "ratio", "Conch that executes the steps over Conch that passes the ensemble on")
+	for i, over := range []string{"goodput_ratio", "to_passed"} {
+		if ratio := quotient(order[2], order[i]); len(ratio) > 0 {
+			r.AddRuns(name+over, ratio, "ratio", fmt.Sprintf("Conch that executes the steps over %s: %v", order[i].best.System(), order[i].best))
+		}
+	}
 	late, ofSLO := c.Lateness()
 	r.Add(name+"timer_lateness_p99_ms", float64(late)/1e6, "ms", fmt.Sprintf("worst trial; %.1f%% of the SLO", 100*ofSLO))
 	return nil
