@@ -42,8 +42,8 @@ func ensembleScenes() []ensembleScene {
 		},
 		{
 			name: "detector", slo: 200 * time.Millisecond, start: 30,
-			steps: []zoo.Step{step("detector"), step("classifier-a", 0), step("classifier-b", 0)},
-			lines: map[string][2]float64{"detector": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
+			steps: []zoo.Step{step("detect"), step("classifier-a", 0), step("classifier-b", 0)},
+			lines: map[string][2]float64{"detect": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
 		},
 		{
 			name: "diamond", slo: 150 * time.Millisecond, start: 30,
