@@ -98,7 +98,7 @@ func (b *bench) cluster(ctx context.Context, r *figure.Report) (err error) {
 			took = append(took, after.CPUTime()-before.CPUTime())
 		}
 		b.say(fmt.Sprintf("%s plans %d partitions in %.2f s of processor time", name, len(plan.GetPartitions()), took[0]))
-		r.AddRuns("cluster.plan."+name+"_cpu_seconds", took, "s", "processor time of a plan by "+name+" for "+size+" and "+fmt.Sprint(models)+" models, whose evaluations cost nothing")
+		r.AddRuns("cluster.plan_cpu_seconds."+name, took, "s", "processor time of a plan by "+name+" for "+size+" and "+fmt.Sprint(models)+" models, whose evaluations cost nothing")
 	}
 
 	before, began := api.requests.Load(), time.Now()

@@ -24,6 +24,9 @@ type profiles struct {
 	of     map[profileKey]*policy.Profile
 }
 
+// allowPause is the least time between two changes of how long, as the queue plans, a model's requests may take.
+const allowPause = queue.Time(time.Second)
+
 type profileKey struct{ model, gpuType string }
 
 func newProfiles() profiles {
@@ -117,8 +120,13 @@ func (q *queues) allow(m *model, c *call) {
 	default:
 		return
 	}
-	if before, now := m.queueSpec.SLO, queue.Time(m.slo()); max(before, now)-min(before, now) > before/8 {
-		q.do(func(s *queue.Scheduler) error { return q.setQueue(s, q.now(), m) })
+	now := q.now()
+	if m.allowedFrom != 0 && now < m.allowedFrom+allowPause {
+		return // where both kinds come the mean wanders
+	}
+	if before, mean := m.queueSpec.SLO, queue.Time(m.slo()); max(before, mean)-min(before, mean) > before/8 {
+		m.allowedFrom = max(1, now)
+		q.do(func(s *queue.Scheduler) error { return q.setQueue(s, now, m) })
 	}
 }
 

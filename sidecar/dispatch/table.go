@@ -79,7 +79,9 @@ type model struct {
 	tallies   map[string]*tally
 	pace      forecast.Pace // of steps that call it
 	allowed   forecast.Pace // how long its requests may take, once a step has called it: slo
-	inGroup   int           // requests that wait in the queue of the model's merge group
+	// allowedFrom is since when the queue plans with what allowed was then; 0: with the model's SLO.
+	allowedFrom queue.Time
+	inGroup     int // requests that wait in the queue of the model's merge group
 }
 
 func (m *model) backend() string {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -137,54 +136,6 @@ func bothLater(t *testing.T, handler nethttp.Handler, change func(*nethttp.Serve
 	t.Run("net", func(t *testing.T) { test(t, start(t, false, handler, change)) })
 	t.Run("later", func(t *testing.T) { test(t, startLater(t, true, true, handler, change)) })
 }
-
-// bothAlone is both for what takes time: each test has a server of its own, in a bubble whose clock waits for nobody, and dial connects to it in memory.
-func bothAlone(t *testing.T, name string, handler nethttp.Handler, change func(*nethttp.Server), test func(t *testing.T, dial func() net.Conn)) {
-	for _, kind := range []struct {
-		name       string
-		own, later bool
-	}{{"own", true, false}, {"net", false, false}, {"later", true, true}} {
-		t.Run(kind.name+"/"+name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				l := pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-				serve(t, l, kind.own, kind.later, handler, change)
-				test(t, func() net.Conn {
-					client, server := net.Pipe()
-					l.conns <- server
-					t.Cleanup(func() { _ = client.Close() })
-					return client
-				})
-			})
-		})
-	}
-}
-
-// pipes is a listener in memory.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (l pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l pipes) Close() error {
-	select {
-	case <-l.closed:
-	default:
-		close(l.closed)
-	}
-	return nil
-}
-
-func (pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
 // laterOn is a handler that reads the body and has another goroutine give the answer, where that is possible.
 type laterOn struct{ nethttp.Handler }
