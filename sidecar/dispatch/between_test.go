@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -306,12 +305,6 @@ func randomSteps(r *rand.Rand) *router.Model {
 // shares no memory. Every row of every answer is its owner's, no input changes while an execution reads it, one on a server that was lost
 // included, and nothing is held in the end.
 func TestStepsNeverHoldAnothersRows(t *testing.T) {
-	takes := func(int) time.Duration {
-		if rand.IntN(10) == 0 {
-			return 30 * time.Millisecond
-		}
-		return time.Millisecond
-	}
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 0))
 	ensembles := map[string]*router.Model{}
@@ -321,7 +314,7 @@ func TestStepsNeverHoldAnothersRows(t *testing.T) {
 	parts := []*triton{newTriton(t), newTriton(t), newTriton(t)}
 	servers := make([]*serial, len(parts))
 	for i := range parts {
-		servers[i] = newSerial(t, parts[i], takes)
+		servers[i] = newSerial(t, parts[i], mostlyShort)
 		servers[i].refuses = i == 2
 	}
 	d, seen := newDispatcher(t, dispatch.Options{SharedMemoryBytes: 16 << 20}, stepsTable(ensembles, parts...))
@@ -330,19 +323,7 @@ func TestStepsNeverHoldAnothersRows(t *testing.T) {
 		require.True(t, ok && steps > 0, reason)
 	}
 	d.SetProfile(linear(time.Millisecond, time.Millisecond))
-	var faults sync.Mutex
-	fault := func() { // counted, not timed: on a slow machine no more of the requests meet one
-		faults.Lock()
-		defer faults.Unlock()
-		i := rand.IntN(len(parts))
-		if rand.IntN(3) == 0 {
-			servers[i] = newSerial(t, parts[i], takes) // the old one's executions go on
-			return
-		}
-		servers[i].mu.Lock()
-		servers[i].fails = errCUDA
-		servers[i].mu.Unlock()
-	}
+	fault := faultsOf(t, parts, servers)
 	const requests = 300
 	var wrong, ok atomic.Int64
 	inTurns(requests, 12, func(i int) error {

@@ -237,6 +237,32 @@ func ofMember(whose []byte, output string, data []byte) []byte {
 	return of
 }
 
+// mostlyShort is how long executions take, one in ten far longer.
+func mostlyShort(int) time.Duration {
+	if rand.IntN(10) == 0 {
+		return 30 * time.Millisecond
+	}
+	return time.Millisecond
+}
+
+// faultsOf has a server fail once, or loses it and starts another one in its place, while the old one's executions go on. Callers count when it is time: a slow machine has no
+// more faults for the same requests.
+func faultsOf(t *testing.T, parts []*triton, servers []*serial) (fault func()) {
+	var mu sync.Mutex
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		i := rand.IntN(len(parts))
+		if rand.IntN(3) == 0 {
+			servers[i] = newSerial(t, parts[i], mostlyShort)
+			return
+		}
+		servers[i].mu.Lock()
+		servers[i].fails = errCUDA
+		servers[i].mu.Unlock()
+	}
+}
+
 // newSerial starts a server at an address of the partition.
 func newSerial(t *testing.T, p *triton, takes func(rows int) time.Duration) *serial {
 	s := &serial{takes: takes, turn: make(chan struct{}, 1), regions: map[string][]byte{}}
@@ -371,14 +397,8 @@ func TestNoAnswerHoldsAnothersRows(t *testing.T) {
 		"of a merge group, through shared memory": {shared: 8 << 20, merged: true}, "of a merge group, through the socket": {merged: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			takes := func(int) time.Duration {
-				if rand.IntN(10) == 0 {
-					return 30 * time.Millisecond
-				}
-				return time.Millisecond
-			}
 			parts := []*triton{newTriton(t), newTriton(t)}
-			servers := []*serial{newSerial(t, parts[0], takes), newSerial(t, parts[1], takes)}
+			servers := []*serial{newSerial(t, parts[0], mostlyShort), newSerial(t, parts[1], mostlyShort)}
 			routes := table(1, lending, parts...)
 			if c.merged {
 				routes = merged(1, parts...)
@@ -400,19 +420,7 @@ func TestNoAnswerHoldsAnothersRows(t *testing.T) {
 				untilLent(t, d, seen, 1)
 			}
 			const requests = 300
-			var faults sync.Mutex
-			fault := func() { // counted, not timed: on a slow machine no more of the requests meet one
-				faults.Lock()
-				defer faults.Unlock()
-				i := rand.IntN(2)
-				if rand.IntN(3) == 0 {
-					servers[i] = newSerial(t, parts[i], takes) // the old one's executions go on
-					return
-				}
-				servers[i].mu.Lock()
-				servers[i].fails = errCUDA
-				servers[i].mu.Unlock()
-			}
+			fault := faultsOf(t, parts, servers)
 			var wrong, ok atomic.Int64
 			inTurns(requests, 12, func(i int) error {
 				if i%10 == 9 {
