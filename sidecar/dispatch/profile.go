@@ -122,7 +122,7 @@ func (q *queues) allow(m *model, c *call) {
 	}
 	now := q.now()
 	if m.allowedFrom != 0 && now < m.allowedFrom+allowPause {
-		return // where both kinds come the mean wanders
+		return // the mean wanders where steps and requests of clients come in turn
 	}
 	if before, mean := m.queueSpec.SLO, queue.Time(m.slo()); max(before, mean)-min(before, mean) > before/8 {
 		m.allowedFrom = max(1, now)
