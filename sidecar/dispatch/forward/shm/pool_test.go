@@ -78,6 +78,13 @@ func (s *server) count() int {
 	return len(s.regions)
 }
 
+// asked is how often it was to register something.
+func (s *server) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
 // take asks until the pool has grown.
 func take(t require.TestingT, p *shm.Pool, n int) *shm.Block {
 	for range 5000 {
@@ -133,16 +140,14 @@ func TestAServerThatRefusesIsNotAskedAgainUntilItHasChanged(t *testing.T) {
 	defer p.Close()
 	require.Eventually(t, func() bool {
 		_, ok := p.Take(1)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return !ok && s.calls == 1
+		return !ok && s.asked() == 1
 	}, 30*time.Second, time.Millisecond)
 	for range 100 {
 		_, ok := p.Take(1)
 		require.False(t, ok)
 	}
+	require.Equal(t, 1, s.asked())
 	s.mu.Lock()
-	require.Equal(t, 1, s.calls)
 	s.fail = nil
 	s.mu.Unlock()
 	p.Discard()
