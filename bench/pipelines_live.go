@@ -31,15 +31,15 @@ type ensembleScene struct {
 	lines map[string][2]float64
 }
 
-// ensembleScenes are the first three of pipelines, without a detector's boxes: an ensemble of Triton has as many rows in each step.
+// ensembleScenes are the first three of pipelines, without a detector's boxes: an ensemble of Triton has as many rows in each step. The chain is there twice:
+// its SLO leaves time for batches of 32 at each step, that of the urgent one does not.
 func ensembleScenes() []ensembleScene {
 	step := func(model string, after ...int) zoo.Step { return zoo.Step{Model: model, After: after} }
+	chain := []zoo.Step{step("preprocess"), step("model", 0), step("postprocess", 1)}
+	costs := map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}}
 	return []ensembleScene{
-		{
-			name: "chain", slo: 100 * time.Millisecond, start: 60,
-			steps: []zoo.Step{step("preprocess"), step("model", 0), step("postprocess", 1)},
-			lines: map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}},
-		},
+		{name: "chain", slo: 100 * time.Millisecond, start: 60, steps: chain, lines: costs},
+		{name: "urgent-chain", slo: 40 * time.Millisecond, start: 60, steps: chain, lines: costs},
 		{
 			name: "detector", slo: 200 * time.Millisecond, start: 30,
 			steps: []zoo.Step{step("detect"), step("classifier-a", 0), step("classifier-b", 0)},
