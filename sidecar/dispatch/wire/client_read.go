@@ -88,6 +88,7 @@ func (c *Client) handle(h head, payload []byte) error {
 		}
 		if k != nil {
 			c.deliver(k, data, len(data))
+			c.giveBack(h, k, len(payload)-len(data))
 		}
 		c.ended(h, k)
 	case http2.FrameHeaders:
@@ -193,6 +194,17 @@ func (c *Client) deliver(k *ClientCall, b []byte, left int) {
 	if k.failure == nil {
 		m.fill(rest, c.in)
 	}
+}
+
+// giveBack gives the padding of a DATA frame of n bytes back to the window of its call.
+func (c *Client) giveBack(h head, k *ClientCall, n int) {
+	if n == 0 || h.has(http2.FlagDataEndStream) {
+		return
+	}
+	k.room += int64(n)
+	c.mu.Lock()
+	c.answerFrame(func(b []byte) []byte { return appendWindowUpdate(b, h.stream, uint32(n)) })
+	c.mu.Unlock()
 }
 
 // ended handles the end of a stream whose last frame is one of data: an answer without a status.

@@ -231,6 +231,10 @@ func TestRefusedStreamsAreIgnored(t *testing.T) {
 
 // against is a client, and its server, which answers what a test says.
 func against(t *testing.T, pool mem.BufferPool) (*wire.Client, *raw) {
+	return againstWith(t, wire.ClientOptions{Authority: "a", Window: 4 << 20, MaxMessage: 1 << 20, Pool: pool})
+}
+
+func againstWith(t *testing.T, o wire.ClientOptions) (*wire.Client, *raw) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
@@ -238,7 +242,7 @@ func against(t *testing.T, pool mem.BufferPool) (*wire.Client, *raw) {
 	require.NoError(t, err)
 	conn, err := l.Accept()
 	require.NoError(t, err)
-	c := wire.NewClient(dialled, wire.ClientOptions{Authority: "a", Window: 4 << 20, MaxMessage: 1 << 20, Pool: pool})
+	c := wire.NewClient(dialled, o)
 	t.Cleanup(func() { c.Close(); _ = conn.Close() })
 	_, err = io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
 	require.NoError(t, err)

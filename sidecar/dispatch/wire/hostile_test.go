@@ -37,12 +37,17 @@ type raw struct {
 func (s *served) raw(t testing.TB) *raw {
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.address)
 	require.NoError(t, err)
+	return rawOn(t, conn)
+}
+
+// rawOn is raw on a connection.
+func rawOn(t testing.TB, conn net.Conn) *raw {
 	t.Cleanup(func() { _ = conn.Close() })
 	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	r := &raw{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
 	r.AllowIllegalWrites = true
 	r.hpack = hpack.NewEncoder(&r.block)
-	_, err = io.WriteString(conn, http2.ClientPreface)
+	_, err := io.WriteString(conn, http2.ClientPreface)
 	require.NoError(t, err)
 	require.NoError(t, r.WriteSettings())
 	return r

@@ -163,6 +163,13 @@ func (in *innerConn) headers(stream uint32, list []hpack.HeaderField, end bool) 
 	in.waiting = appendHeaders(in.waiting, stream, in.block.Bytes(), end)
 }
 
+// behind reports whether more waits for the inner server than may.
+func (in *innerConn) behind() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.waiting) > innerBacklog
+}
+
 // wake has the inner server read, and waits while it is behind.
 func (in *innerConn) wake() {
 	in.mu.Lock()

@@ -136,6 +136,8 @@ const (
 	shareFull = chunkSize / 4
 	// pieceLeast and pieceMost bound the buffers into which smaller parts are copied. Who announces a message does not yet send it: they grow with it.
 	pieceLeast = 1 << 10
+	// mostPinned is how many times its own size a whole message may hold in chunks, which other frames may have filled.
+	mostPinned = 4
 	pieceMost  = 64 << 10
 )
 
@@ -149,6 +151,8 @@ type message struct {
 	parts  mem.BufferSlice
 	last   *[]byte // the buffer that is filled
 	filled int
+	in     *chunk // that the last part lies in; nil: none does
+	pinned int    // bytes of the chunks that parts lie in
 }
 
 // whole reports whether nothing is missing.
@@ -177,6 +181,9 @@ func (m *message) fill(b []byte, in *intake) {
 	for len(b) > 0 && m.left > 0 {
 		n := min(len(b), m.left)
 		if m.last == nil && n >= shareFrom && in.full >= shareFull {
+			if m.in != in.chunk {
+				m.in, m.pinned = in.chunk, m.pinned+cap(*in.chunk.buf)
+			}
 			m.parts = append(m.parts, in.chunk.share(b[:n:n]))
 			m.left -= n
 			b = b[n:]
@@ -198,11 +205,18 @@ func (m *message) fill(b []byte, in *intake) {
 	}
 }
 
-// take returns the whole message.
+// take returns the whole message. One that is small beside the chunks that it lies in is copied: who sends it together with other frames would hold many
+// times what counts for it.
 func (m *message) take() mem.BufferSlice {
 	parts := m.parts
-	m.parts = nil
-	return parts
+	m.parts, m.in = nil, nil
+	if m.pinned <= mostPinned*m.size {
+		return parts
+	}
+	buf := m.pool.Get(m.size)
+	parts.CopyTo(*buf)
+	parts.Free()
+	return mem.BufferSlice{mem.NewBuffer(buf, m.pool)}
 }
 
 // free gives everything back.
@@ -211,5 +225,5 @@ func (m *message) free() {
 	if m.last != nil {
 		m.pool.Put(m.last)
 	}
-	m.parts, m.last = nil, nil
+	m.parts, m.last, m.in = nil, nil, nil
 }

@@ -26,6 +26,8 @@ const (
 	maxStrikes = 2
 	// maxEmpty is how many frames of no data may come in a row.
 	maxEmpty = 1000
+	// maxConcerned is how many streams changes of the initial window may concern within a second: each change is work for every stream.
+	maxConcerned = 1 << 20
 	// longTurn is how many bytes are handled before other goroutines get their turn.
 	longTurn = 256 << 10
 	// drainPatience is how long a client may take to answer the ping by which it is known to have seen that the connection drains.
@@ -64,7 +66,9 @@ type serverConn struct {
 	room         int64 // what the client may send on the connection
 	taken        int64 // of it, not given again yet
 	empty        int   // frames of no data in a row
-	strikes      int   // pings in a row that came too soon
+	concerned    int   // streams that changes of the initial window concerned since then
+	changed      time.Time
+	strikes      int // pings in a row that came too soon
 	pinged       time.Time
 
 	// Guarded by mu.
@@ -199,6 +203,7 @@ func (c *serverConn) handle(h head, payload []byte) error {
 		}
 		if s != nil {
 			c.deliver(h.stream, s, data, len(data))
+			c.giveBack(h, s, len(payload)-len(data))
 		}
 		c.delivered(h, s)
 	case http2.FrameHeaders:
@@ -356,6 +361,19 @@ func (c *serverConn) deliver(id uint32, s *stream, b []byte, left int) {
 	message := m.take()
 	call.receiving.Unlock()
 	c.server.o.Handler.Serve(call, message)
+}
+
+// giveBack gives the padding of a DATA frame of n bytes back to the window of its call: the window is widened for what the message needs only.
+func (c *serverConn) giveBack(h head, s *stream, n int) {
+	if s.call == nil || n == 0 || h.has(http2.FlagDataEndStream) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.streams[h.stream] == s {
+		s.room += int64(n)
+		c.answerFrame(func(b []byte) []byte { return appendWindowUpdate(b, h.stream, uint32(n)) })
+	}
 }
 
 // delivered ends the handling of a DATA frame.

@@ -32,6 +32,9 @@ func (c *serverConn) settingsFrame(h head, payload []byte) error {
 			c.encoder.SetMaxDynamicTableSizeLimit(min(s.value, headerTable))
 			c.encoder.SetMaxDynamicTableSize(min(s.value, headerTable))
 		case http2.SettingInitialWindowSize:
+			if err := c.concern(len(c.streams)); err != nil {
+				return err
+			}
 			delta := int64(s.value) - c.initial
 			c.initial = int64(s.value)
 			for _, s := range c.streams {
@@ -56,6 +59,17 @@ func (c *serverConn) settingsFrame(h head, payload []byte) error {
 		c.noted(onward)
 	}
 	c.answerFrame(func(b []byte) []byte { return head{kind: http2.FrameSettings, flags: http2.FlagSettingsAck}.append(b) })
+	return nil
+}
+
+// concern counts the streams that a change of the initial window concerns.
+func (c *serverConn) concern(streams int) error {
+	if now := time.Now(); now.Sub(c.changed) > time.Second {
+		c.changed, c.concerned = now, 0
+	}
+	if c.concerned += streams; c.concerned > maxConcerned {
+		return broken(http2.ErrCodeEnhanceYourCalm, "changes of many streams' windows without end")
+	}
 	return nil
 }
 
@@ -220,7 +234,7 @@ func (c *serverConn) end(err error) {
 	var why *connError
 	if errors.As(err, &why) {
 		c.server.o.Logger.Debug("a client's connection is closed", "client", c.raw.RemoteAddr().String(), "error", err)
-		_ = c.conn.SetDeadline(time.Now().Add(farewell)) // it ends soon in any case
+		defer time.AfterFunc(farewell, func() { _ = c.conn.Close() }).Stop() // it ends soon in any case
 		c.mu.Lock()
 		last := c.last
 		if c.refuseFrom != 0 {
@@ -264,11 +278,7 @@ func (c *serverConn) end(err error) {
 
 // linger reads what the client has sent meanwhile, for a moment: closing a socket with unread bytes resets it, and the client might not see why.
 func (c *serverConn) linger() {
-	half, ok := c.conn.(interface{ CloseWrite() error })
-	if !ok {
-		return
-	}
-	if half.CloseWrite() != nil {
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
 		return
 	}
 	c.in.release()

@@ -96,7 +96,13 @@ func (c *serverConn) received(id uint32) error {
 	inner := c.inner
 	inner.headers(id, c.fields.list, ends)
 	c.mu.Unlock()
-	return inner.offered(c.server.inner)
+	if err := inner.offered(c.server.inner); err != nil {
+		return err
+	}
+	if inner.behind() { // header fields may be many times larger for the inner server than they came
+		c.pause()
+	}
+	return nil
 }
 
 // trailers handles the header fields after a stream's data. It is called with the lock, which it releases.
