@@ -36,3 +36,9 @@ func EndedTwice(d *Dispatcher) int64 { return d.endedTwice.Load() }
 
 // Closing reports whether Close has been called and nothing is leased any more.
 func Closing(d *Dispatcher) bool { return d.router.Out("") != nil }
+
+// TakeLock takes the scheduler's lock, and gives it back.
+func TakeLock(d *Dispatcher) {
+	d.queues.mu.Lock()
+	defer d.queues.mu.Unlock()
+}

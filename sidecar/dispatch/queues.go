@@ -16,9 +16,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
-// queues runs the scheduler, which is pure, on the machine's clock. unlock sets
-// the alarm to the scheduler's next event, begins the attempts that the
+// queues runs the scheduler, which is pure, on the machine's clock. unlock has
+// the alarm ring at the scheduler's next event, begins the attempts that the
 // scheduler decided on while mu was held, and answers the calls that it dropped.
+// It does all that without mu, which is never held over a system call.
 //
 // do recovers a panic of the scheduler. From then on failed is closed and no
 // request is queued: requests are forwarded at once, those that were queued
@@ -40,11 +41,11 @@ type queues struct {
 	mu      sync.Mutex // guards what follows; the router's lock comes after it
 	sched   *queue.Scheduler
 	fault   error // why the scheduler is not used any more
-	alarm   clock.Alarm
-	armed   queue.Time // what the alarm is set to
-	outbox  *attempt   // decided while mu is held, begun when it is released; the last one
-	answers []dropped  // likewise
-	waits   calls      // that are queued
+	alarm   alarm
+	notes   []func()  // to be logged when mu is released
+	outbox  *attempt  // decided while mu is held, begun when it is released; the last one
+	answers []dropped // likewise
+	waits   calls     // that are queued
 	// table is the table in force, or the one that is coming into force while mu is held.
 	table      *routes
 	byID       map[queue.ModelID]*model
@@ -66,13 +67,13 @@ func (q *queues) model(name string) *model {
 
 func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, d *Dispatcher, dropped func(*call, queue.DropReason)) *queues {
 	q := &queues{
-		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped, failed: make(chan struct{}), armed: queue.Never,
+		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped, failed: make(chan struct{}),
 		table: &routes{}, byID: make(map[queue.ModelID]*model),
 		partitions: make(map[*router.Process][]*partition), executors: make(map[queue.PartitionID]*partition),
 		profiles: newProfiles(),
 	}
 	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
-	q.alarm = c.Alarm(q.ring)
+	q.alarm.init(c.Alarm(q.ring))
 	return q
 }
 
@@ -90,11 +91,19 @@ func (q *queues) do(use func(s *queue.Scheduler) error) {
 		if fault := recover(); fault != nil {
 			q.fault = fmt.Errorf("the scheduler failed: %v", fault)
 			close(q.failed)
-			q.log.Error("the scheduler failed: requests are forwarded at once from now on; restart Conch", "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+			stack := string(debug.Stack())
+			q.notes = append(q.notes, func() {
+				q.log.Error("the scheduler failed: requests are forwarded at once from now on; restart Conch", "fault", fmt.Sprint(fault), "stack", stack)
+			})
 		}
 	}()
-	if err := use(q.sched); err != nil {
-		q.log.Error("the scheduler refused a change", "error", err)
+	q.check(use(q.sched))
+}
+
+// check has a change logged that the scheduler has refused. Guarded by mu.
+func (q *queues) check(err error) {
+	if err != nil {
+		q.notes = append(q.notes, func() { q.log.Error("the scheduler refused a change", "error", err) })
 	}
 }
 
@@ -123,21 +132,10 @@ func (q *queues) unlockOn(t *wire.Turn) {
 	}
 }
 
-// release sets the alarm, releases mu, answers what was dropped, and returns the attempts that were decided on, in their order.
+// release releases mu, sets the alarm, answers what was dropped, and returns the attempts that were decided on, in their order.
 func (q *queues) release(t *wire.Turn) (first *attempt) {
 	if !q.closed {
-		q.do(func(s *queue.Scheduler) error {
-			next := s.Next()
-			if next == q.armed {
-				return nil
-			}
-			if q.armed = next; next == queue.Never {
-				q.alarm.Set(time.Time{})
-			} else {
-				q.alarm.Set(q.origin.Add(time.Duration(next)))
-			}
-			return nil
-		})
+		q.do(func(s *queue.Scheduler) error { q.alarm.next.Store(int64(s.Next())); return nil })
 	}
 	var orphans []*call
 	if q.fault != nil {
@@ -150,9 +148,13 @@ func (q *queues) release(t *wire.Turn) (first *attempt) {
 	for q.outbox != nil { // it is in reverse order
 		first, q.outbox, q.outbox.after = q.outbox, q.outbox.after, first
 	}
-	answers := q.answers
-	q.answers = nil
+	answers, notes := q.answers, q.notes
+	q.answers, q.notes = nil, nil
 	q.mu.Unlock()
+	q.alarm.follow(q.origin)
+	for _, say := range notes {
+		say()
+	}
 	for _, of := range answers {
 		of.c.give(t, of.a)
 	}
@@ -162,9 +164,9 @@ func (q *queues) release(t *wire.Turn) (first *attempt) {
 
 // ring is called by the alarm.
 func (q *queues) ring() {
+	q.alarm.rung()
 	q.mu.Lock()
 	defer q.unlockOn(nil)
-	q.armed = queue.Never
 	if !q.closed {
 		q.do(func(s *queue.Scheduler) error { s.Advance(q.now()); return nil })
 	}
@@ -351,5 +353,5 @@ func (q *queues) close() {
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropOutage) })
 	}
 	q.unlock()
-	q.alarm.Stop()
+	q.alarm.stop()
 }

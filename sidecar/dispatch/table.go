@@ -331,12 +331,6 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 	}
 }
 
-func (q *queues) check(err error) {
-	if err != nil {
-		q.log.Error("the scheduler refused a change", "error", err)
-	}
-}
-
 // setQueue gives the scheduler a model's specification.
 func (q *queues) setQueue(s *queue.Scheduler, now queue.Time, m *model) error {
 	spec := q.modelSpec(m)

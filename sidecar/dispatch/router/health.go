@@ -314,7 +314,10 @@ func (r *Router) suspend(l *place, cause string, n *notices) {
 		h.period = firstEjection
 	}
 	r.eject(l, h.period, cause, n)
-	r.o.Logger.Warn("a place is ejected: its executions fail", "model", l.model, "partition", l.process.ID(), "for", h.period, "error", cause)
+	period := h.period
+	n.say(func() {
+		r.o.Logger.Warn("a place is ejected: its executions fail", "model", l.model, "partition", l.process.ID(), "for", period, "error", cause)
+	})
 }
 
 // eject ejects a place for a time. Guarded by mu.
@@ -429,7 +432,7 @@ func (r *Router) Hung(p *Process, cause error) {
 		}
 	}
 	r.lose(p, cause, &n)
-	r.hangUp(p)
+	r.hangUp(p, &n)
 	r.unlock(&n)
 }
 

@@ -96,7 +96,7 @@ func (r *Router) found(p *Process) bool {
 	}
 	p.conn.Reconnect()
 	r.set(p, up, "", &n)
-	r.o.Logger.Info("a lost partition answers again", "partition", p.ID())
+	n.say(func() { r.o.Logger.Info("a lost partition answers again", "partition", p.ID()) })
 	return true
 }
 

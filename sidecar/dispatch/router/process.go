@@ -254,15 +254,17 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 		return
 	}
 	r.set(p, down, reason, &n)
-	r.hangUp(p)
+	r.hangUp(p, &n)
 }
 
 // hangUp replaces the connections of a process. A server that hangs keeps its connections open. Closing them fails the calls that wait for its
 // answers, so that they are retried elsewhere. Calls of the next server begin on other connections. Guarded by mu.
-func (r *Router) hangUp(p *Process) {
+func (r *Router) hangUp(p *Process, n *notices) {
 	drop, err := p.conn.Replace()
 	if err != nil {
-		r.o.Logger.Debug("new connections to a partition that is down", "partition", p.ID(), "error", err)
+		n.say(func() {
+			r.o.Logger.Debug("new connections to a partition that is down", "partition", p.ID(), "error", err)
+		})
 		return
 	}
 	r.tasks.Go(func() {

@@ -157,11 +157,18 @@ type notices struct {
 	processes []*Process
 	models    []string
 	places    []*place
+	said      []func() // to be logged
 }
 
-// unlock releases the lock and calls the callbacks for what has changed.
+// say has something logged once the lock is released, which the queue's lock may wait for.
+func (n *notices) say(log func()) { n.said = append(n.said, log) }
+
+// unlock releases the lock, logs, and calls the callbacks for what has changed.
 func (r *Router) unlock(n *notices) {
 	r.mu.Unlock()
+	for _, log := range n.said {
+		log()
+	}
 	for _, p := range n.processes {
 		r.o.ProcessChanged(p)
 	}
