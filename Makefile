@@ -234,7 +234,7 @@ prometheus: ## promtool and Prometheus, into .cache/prometheus
 	@scripts/setup/prometheus.sh
 
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
-FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest sidecar/dispatch/ingress/http1:FuzzHead \
+FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest sidecar/dispatch/ingress/http1:FuzzHead sidecar/dispatch/wire:FuzzServer sidecar/dispatch/wire:FuzzClient \
 	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest sidecar/dispatch/ingress/http:FuzzBinarySplit \
 	internal/onnx:FuzzRead sidecar/sim/segment:FuzzParseMLP merger:FuzzAnalyze estimator:FuzzEstimate
 FUZZ_SECONDS ?= 10
