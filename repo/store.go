@@ -29,7 +29,8 @@ type Options struct {
 	Emulated bool
 	// Revisions keeps the revisions; nil: the directory of Open does.
 	Revisions store.Store
-	// Files is the directory of the models' content; empty: it is in the directory of Open. Who has the same Revisions has to have the same Files.
+	// Files is the directory of the models' content; empty: it is in the directory of Open. Who has the same Revisions has to have the same Files. Others may be
+	// writing there: whoever is the only one to write from now on calls Sweep.
 	Files string
 }
 
@@ -77,13 +78,20 @@ func Open(dir string, o Options) (*Store, error) {
 		_, err := tx.CreateBucketIfNotExists(seenBucket)
 		return err
 	})
-	if err == nil {
-		err = s.files.sweep()
+	if err == nil && o.Files == "" {
+		err = s.Sweep()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("repository store %s: %w", dir, err), db.Close())
 	}
 	return s, nil
+}
+
+// Sweep removes content that a crash has left half written, of which nobody but this Store may be writing any.
+func (s *Store) Sweep() error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return s.files.sweep()
 }
 
 // Close closes the store.

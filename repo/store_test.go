@@ -128,6 +128,23 @@ func TestImportRecordsWhatChanged(t *testing.T) {
 	require.ErrorIs(t, err, repo.ErrNoRevision)
 }
 
+// TestSweep: what a crash left half written goes when a store of its own is opened. Where others may be writing to the same content, that is for whoever writes alone to say.
+func TestSweep(t *testing.T) {
+	dir, shared := t.TempDir(), t.TempDir()
+	for _, path := range []string{filepath.Join(dir, "files", "incoming-1"), filepath.Join(shared, "incoming-1")} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte("half"), 0o600))
+	}
+	open(t, dir)
+	require.NoFileExists(t, filepath.Join(dir, "files", "incoming-1"))
+	s, err := repo.Open(t.TempDir(), repo.Options{Files: shared})
+	require.NoError(t, err)
+	defer s.Close() //nolint:errcheck // of a test
+	require.FileExists(t, filepath.Join(shared, "incoming-1"))
+	require.NoError(t, s.Sweep())
+	require.NoFileExists(t, filepath.Join(shared, "incoming-1"))
+}
+
 func TestOneBrokenModelDoesNotHoldUpTheOthers(t *testing.T) {
 	dir := t.TempDir()
 	tree{"good/config.pbtxt": config, "good/1/model.py": "", "bad/config.pbtxt": "max_batch_size: lots", "bad/1/model.py": "", "bare/1/model.py": ""}.write(t, dir)

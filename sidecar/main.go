@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -17,7 +16,6 @@ import (
 	"syscall"
 
 	"github.com/conch-serving/conch/sidecar/command"
-	"github.com/conch-serving/conch/sidecar/component/cluster"
 	"github.com/conch-serving/conch/sidecar/component/state"
 )
 
@@ -36,8 +34,8 @@ func main() {
 	serve := func(ctx context.Context, d command.Daemon) error {
 		c := newConch(d, leave.Load)
 		opened, err := c.components().Open(ctx)
-		if errors.Is(err, cluster.ErrStopped) {
-			d.Log.Info(err.Error())
+		if err != nil && ctx.Err() != nil {
+			d.Log.Info("stopped before everything was there", "error", err)
 			return nil
 		}
 		if err != nil {

@@ -154,7 +154,11 @@ func (c *conch) run(ctx context.Context, opened *component.Opened) error {
 			listening = append(listening, key, at.String())
 		}
 	}
-	c.Log.Info("conch listens", listening...)
+	state := "conch listens"
+	if c.cluster.Follows() {
+		state = "conch listens; until it owns the release's servers requests are handed on to the replica that does, or wait"
+	}
+	c.Log.Info(state, listening...)
 	close(c.running)
 	defer context.AfterFunc(ctx, func() {
 		c.Log.Info("stopping: accepted requests are finished", "at_most", c.Config.Limits.Drain.String())
@@ -164,6 +168,9 @@ func (c *conch) run(ctx context.Context, opened *component.Opened) error {
 
 // address is that of a door by its key in conch.yaml; nil while it is not open.
 func (c *conch) address(key string) net.Addr {
+	if at := c.cluster.Address(key); at != nil {
+		return at
+	}
 	if key == "grpc" || key == "http" {
 		return c.fronts.Address(key)
 	}
@@ -313,11 +320,14 @@ func (c *conch) newServers(ctx context.Context) (_ component.Component, err erro
 	return c.servers, err
 }
 
-// whenRunning calls a function in a goroutine of its own, once every component is made: a cluster changes while conch starts, too.
+// whenRunning calls a function in a goroutine of its own, once every component is made: a cluster changes while conch starts, too. While another replica leads
+// nothing is called: whoever begins to lead looks at everything anew.
 func (c *conch) whenRunning(call func()) {
 	go func() {
 		<-c.running
-		call()
+		if !c.cluster.Follows() {
+			call()
+		}
 	}()
 }
 
@@ -435,10 +445,13 @@ func (c *conch) newOperators(ctx context.Context) (_ component.Component, err er
 		Config: c.Config, Control: c.control, Dispatcher: c.dispatcher, Routes: c.routes(), Recent: c.recent, Traces: c.traces,
 		Calibration: c.calibration, Groups: c.groups, Others: c.servers.Others,
 		Fronts:      func() (api.Check, bool) { return c.fronts.Check() },
-		MetricsDoor: func() net.Listener { return c.cluster.Door("metrics") },
-		Registry:    c.registry, Log: c.Log,
+		MetricsDoor: func() net.Listener { return c.cluster.Door("metrics") }, Late: c.cluster != nil,
+		Registry: c.registry, Log: c.Log,
 	})
-	return c.operators, err
+	if err != nil {
+		return nil, err
+	}
+	return component.After(c.cluster.Leading(), c.operators), nil
 }
 
 // newPartitions has been made with control.
@@ -453,11 +466,14 @@ func (c *conch) newFronts(ctx context.Context) (_ component.Component, err error
 		doors = c.cluster.Door
 	}
 	c.fronts, err = fronts.New(ctx, fronts.Options{
-		Doors:  doors,
+		Doors: doors, Late: c.cluster != nil,
 		Config: c.Config, Dispatcher: c.dispatcher, Aggregate: c.aggregate, Picker: c.routes(), Ready: ready,
 		Connections: c.connections, Buffers: &c.buffers, Spans: c.tracer, Registry: c.registry, Log: c.Log,
 	})
-	return c.fronts, err
+	if err != nil {
+		return nil, err
+	}
+	return component.After(c.cluster.Leading(), c.fronts), nil
 }
 
 // newHandedOn ends what was handed on before the clients' doors close: the rest of it is this conch's own by now.
@@ -480,11 +496,24 @@ func (c *conch) newPlanning(context.Context) (component.Component, error) {
 		if ctx.Err() != nil {
 			return nil
 		}
+		if c.cluster != nil {
+			if err := c.cluster.Lead(ctx, func() error { return c.takeOver(ctx) }); err != nil {
+				if ctx.Err() != nil {
+					return nil // it was stopped while it followed
+				}
+				return err
+			}
+		}
 		return c.control.Run(ctx)
 	}), nil
 }
 
+// takeOver makes what this replica has followed its own.
+func (c *conch) takeOver(ctx context.Context) error {
+	return errors.Join(c.servers.Pods.CatchUp(ctx), c.state.Repository.Sweep(), c.control.TakeOver())
+}
+
 func (c *conch) newReload(context.Context) (component.Component, error) {
 	c.reload = reload.New(c.Load, c.control.Reload, c.control.ReloadRefused)
-	return c.reload, nil
+	return component.After(c.cluster.Leading(), c.reload), nil
 }

@@ -33,6 +33,20 @@ func Closing(close func() error) Component {
 	})
 }
 
+// After is a component that runs once begin is closed, and only closes where it has to end before; nil: from the beginning.
+func After(begin <-chan struct{}, c Component) Component {
+	if begin == nil {
+		return c
+	}
+	return Func(func(ctx context.Context) error {
+		select {
+		case <-begin:
+		case <-ctx.Done():
+		}
+		return c.Run(ctx)
+	})
+}
+
 // Entry is one line of a List.
 type Entry struct {
 	// Name is what errors name the component by.

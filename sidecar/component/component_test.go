@@ -117,3 +117,36 @@ func TestErrorsAreNamedByTheirComponents(t *testing.T) {
 		require.EqualError(t, err, "planning: broken\nstate: locked")
 	})
 }
+
+// TestAfter: a component begins with what it waits for. One that has to end before only closes.
+func TestAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ran := make(chan bool, 1)
+		c := component.Func(func(ctx context.Context) error {
+			ran <- ctx.Err() == nil
+			<-ctx.Done()
+			return errBroken
+		})
+		begin := make(chan struct{})
+		for _, begins := range []bool{false, true} {
+			ctx, end := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- component.After(begin, c).Run(ctx) }()
+			time.Sleep(time.Hour)
+			require.Empty(t, ran)
+			if begins {
+				close(begin)
+				require.True(t, <-ran)
+			}
+			end()
+			require.ErrorIs(t, <-done, errBroken)
+			if !begins {
+				require.False(t, <-ran, "it is asked to close")
+			}
+		}
+		ctx, end := context.WithCancel(t.Context())
+		end()
+		require.ErrorIs(t, component.After(nil, c).Run(ctx), errBroken)
+		require.False(t, <-ran)
+	})
+}

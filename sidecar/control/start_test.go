@@ -5,6 +5,7 @@ package control_test
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,12 +13,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
@@ -59,6 +62,32 @@ func TestStartServesThePolicysPlan(t *testing.T) {
 		require.Equal(t, 1.0, second.GetModels()[0].GetLoadSeconds())
 		require.Equal(t, 2.0, second.GetChangeCost().GetPartitionStartSeconds())
 		require.EqualValues(t, 3, second.GetStatistics().GetModels()[0].GetQueuedRequests())
+	})
+}
+
+// TestTakeOver: what another conch has written to the store since this one was made is not overwritten, and goes on.
+func TestTakeOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		other := store.NewBolt(r.db)
+		log, err := events.Open(other, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		log.Add(api.Event{Kind: events.Started})
+		log.Add(api.Event{Kind: events.PlanPinned})
+		declared, err := orders.Open(other)
+		require.NoError(t, err)
+		require.NoError(t, declared.Declare(func(d *orders.Declared) { d.Cordon("gpu1", &api.Cordon{Author: "ada"}) }))
+		require.NoError(t, other.Write(store.Change{Bucket: "control.state", Key: "state", Value: []byte(`{"plan":7,"snapshot":9}`)}))
+		require.Empty(t, r.kinds())
+		require.NoError(t, r.TakeOver())
+		r.policies.set(firstOnly)
+		require.Equal(t, []api.EventKind{events.Started, events.PlanPinned}, r.kinds())
+		stop := r.start()
+		defer stop()
+		require.EqualValues(t, 8, r.CurrentPlan().Revision, "plans are counted on")
+		require.Greater(t, r.policies.question(0).GetRevision(), uint64(9))
+		require.Contains(t, r.Look().Cordons, "gpu1")
+		require.EqualValues(t, 3, r.Events(2)[0].ID, "events are, too")
 	})
 }
 

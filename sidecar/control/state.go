@@ -5,6 +5,7 @@ package control
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/conch-serving/conch/internal/store"
@@ -36,8 +37,15 @@ func (c *Control) restore() error {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return fmt.Errorf("state of the plan loop: %w; remove the state directory to start over", err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.before, c.snapshot, c.policyBefore = s.Plan, s.Snapshot, s.Policy
 	return nil
+}
+
+// TakeOver reads again what another conch may have written to the store since New. It is called before Run, by a conch that has waited until the store was its own.
+func (c *Control) TakeOver() error {
+	return errors.Join(c.events.Reload(), c.orders.Reload(), c.restore())
 }
 
 func (c *Control) save() {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cluster is the right of this conch to change the servers of its release in a cluster: the lease that one conch at a time has, and the state
-// that its holder writes. Whoever has it not hands clients' requests on to the one that has. With drivers other than kubernetes it is empty.
+// that its holder writes. A conch that has it not follows: it reads that state, changes nothing, and hands clients' requests on to the one that leads, until it
+// leads itself. With drivers other than kubernetes it is empty.
 package cluster
 
 import (
@@ -15,10 +16,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes/configmaps"
@@ -26,14 +29,20 @@ import (
 	"github.com/conch-serving/conch/sidecar/handon"
 )
 
-// Cluster is a cluster whose servers this conch leads.
+// Cluster is a cluster with servers that this conch leads, or follows.
 type Cluster struct {
 	kubernetes.Connection
-	// Store keeps the release's state, for whichever conch leads; Files, a directory of the volume that every conch of the release mounts, has the content of models.
+	// Store has the release's state, and is read only while another conch leads; Files, a directory of the volume that every conch of the release mounts, has the
+	// content of models.
 	Store *configmaps.Store
 	Files string
 	name  string
-	lease *kubernetes.Lease
+	self  kubernetes.Replica
+	k     config.Kubernetes
+	owner *meta.OwnerReference // of the state; nil: it has none
+	lease atomic.Pointer[kubernetes.Lease]
+	// leading is closed once this conch leads, and has taken over the state.
+	leading chan struct{}
 	// front hands requests on for as long as another conch leads; nil where none are.
 	front *handon.Front
 	drain time.Duration
@@ -41,11 +50,8 @@ type Cluster struct {
 	log   *slog.Logger
 }
 
-// ErrStopped says that conch was asked to stop before it led.
-var ErrStopped = errors.New("stopped before this conch led its release")
-
-// New reaches the cluster, waits until this conch leads its release, since the conch before may still work, and takes over the release's state. While
-// it waits, it hands clients' requests on to the conch that leads. Connections bounds those of clients.
+// New reaches the cluster and follows the release's state, which another conch may lead. Requests of clients wait until it is known who leads. Connections bounds
+// those of clients.
 func New(ctx context.Context, c *config.Config, connections int, log *slog.Logger) (*Cluster, error) {
 	k := c.Driver.Kubernetes
 	connection, err := kubernetes.Connect("driver.kubernetes.kubeconfig", k.Kubeconfig, k.Namespace)
@@ -56,41 +62,57 @@ func New(ctx context.Context, c *config.Config, connections int, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
-	all := &Cluster{Connection: connection, Files: filepath.Join(k.Models.Path, "content"), lost: make(chan error, 1), name: host, drain: c.Limits.Drain.Std(), log: log}
-	if err := all.lead(ctx, c, host, connections); err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("%w: %w", ErrStopped, err)
+	return follow(ctx, c, connection, host, connections, log)
+}
+
+// follow begins as one of the replicas of a release.
+func follow(ctx context.Context, c *config.Config, connection kubernetes.Connection, host string, connections int, log *slog.Logger) (_ *Cluster, err error) {
+	k := c.Driver.Kubernetes
+	all := &Cluster{
+		Connection: connection, Files: filepath.Join(k.Models.Path, "content"), name: host, self: kubernetes.Replica{Name: host, ID: uuid.NewString()}, k: k,
+		leading: make(chan struct{}), lost: make(chan error, 1), drain: c.Limits.Drain.Std(), log: log,
+	}
+	if all.front, err = handOn(c, host, connections, log); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, all.HandedOn())
 		}
-		return nil, errors.Join(err, all.HandedOn())
+	}()
+	if all.front != nil {
+		local, err := all.LocalAddress(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all.self.GRPC, all.self.HTTP = reached(all.front.Address("grpc"), local), reached(all.front.Address("http"), local)
+	}
+	if all.owner, err = all.OwnedBy(ctx, k.Owner); err != nil {
+		return nil, err
+	}
+	all.Store, err = configmaps.Follow(ctx, configmaps.Options{
+		Connection: connection, Release: k.Release, Identity: all.self.String(), Owner: all.owner, Fence: all.Held, Logger: log,
+	})
+	if err != nil {
+		return nil, err
 	}
 	return all, nil
 }
 
-// lead waits for the lease.
-func (all *Cluster) lead(ctx context.Context, c *config.Config, host string, connections int) (err error) {
-	k := c.Driver.Kubernetes
-	self := kubernetes.Replica{Name: host, ID: uuid.NewString()}
-	if all.front, err = handOn(c, host, connections, all.log); err != nil {
-		return err
-	}
-	if all.front != nil {
-		local, err := all.LocalAddress(ctx)
-		if err != nil {
-			return err
-		}
-		self.GRPC, self.HTTP = reached(all.front.Address("grpc"), local), reached(all.front.Address("http"), local)
-	}
-	all.log.Info("waiting for the lease of the release", "namespace", all.Namespace, "release", k.Release)
-	all.lease, err = kubernetes.Lead(ctx, kubernetes.LeaseOptions{
-		Connection: all.Connection, Release: k.Release, Identity: self.String(), Duration: k.Lease.Std(), Logger: all.log,
+// Lead waits until this conch leads its release, and takes over the state; then is called when that is its own, and before Leading says so. A conch asks for the lease
+// only here, once it is made: until then it could not execute, and another one may. Where ctx ends before, it leads no more.
+func (c *Cluster) Lead(ctx context.Context, then func() error) error {
+	c.log.Info("following until the lease of the release is free", "namespace", c.Namespace, "release", c.k.Release)
+	lease, err := kubernetes.Lead(ctx, kubernetes.LeaseOptions{
+		Connection: c.Connection, Release: c.k.Release, Identity: c.self.String(), Duration: c.k.Lease.Std(), Logger: c.log,
 		Leads: func(identity string) {
-			if r := kubernetes.ParseReplica(identity); all.front != nil {
-				all.front.Follow(handon.Owner{Name: r.Name, GRPC: r.GRPC, HTTP: r.HTTP})
+			if r := kubernetes.ParseReplica(identity); c.front != nil {
+				c.front.Follow(handon.Owner{Name: r.Name, GRPC: r.GRPC, HTTP: r.HTTP})
 			}
 		},
 		Lost: func(leader string) {
 			select {
-			case all.lost <- fmt.Errorf("another conch, %s, leads release %s by now: this one ends, and leaves the servers to it", kubernetes.ParseReplica(leader).Name, k.Release):
+			case c.lost <- fmt.Errorf("another conch, %s, leads release %s by now: this one ends, and leaves the servers to it", kubernetes.ParseReplica(leader).Name, c.k.Release):
 			default: // that is known
 			}
 		},
@@ -98,16 +120,45 @@ func (all *Cluster) lead(ctx context.Context, c *config.Config, host string, con
 	if err != nil {
 		return err
 	}
-	owner, err := all.OwnedBy(ctx, k.Owner)
+	c.lease.Store(lease)
+	owner, err := c.OwnedBy(ctx, c.k.Owner)
+	if err == nil && owner != nil && owner.UID != c.owner.UID {
+		err = fmt.Errorf("driver.kubernetes.owner: ConfigMap %s was made anew while this conch followed, which has to start anew, too", owner.Name)
+	}
 	if err == nil {
-		all.Store, err = configmaps.Open(ctx, configmaps.Options{
-			Connection: all.Connection, Release: k.Release, Identity: self.String(), Owner: owner, Fence: all.lease.Held, Logger: all.log,
-		})
+		err = c.Store.TakeOver(ctx)
+	}
+	if err == nil {
+		err = then()
 	}
 	if err != nil {
-		all.lease.Release()
+		lease.Release()
+		return err
 	}
-	return err
+	c.log.Info("this conch leads its release", "release", c.k.Release)
+	close(c.leading)
+	return nil
+}
+
+// Leading is closed once this conch leads; nil without a cluster, where there is nothing to wait for.
+func (c *Cluster) Leading() <-chan struct{} {
+	if c == nil {
+		return nil
+	}
+	return c.leading
+}
+
+// Follows reports that this conch does not lead yet.
+func (c *Cluster) Follows() bool {
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c.leading:
+		return false
+	default:
+		return true
+	}
 }
 
 // handOn opens the doors of a conch that does not lead; nil where they stay shut until it does, since it could not reach the one that leads, or
@@ -150,6 +201,14 @@ func (c *Cluster) Door(key string) net.Listener {
 	return c.front.Take(key)
 }
 
+// Address is that of a door that Door gives; nil where it gives none.
+func (c *Cluster) Address(key string) net.Addr {
+	if !c.Doors() {
+		return nil
+	}
+	return c.front.Address(key)
+}
+
 // Doors reports whether Door gives any.
 func (c *Cluster) Doors() bool { return c != nil && c.front != nil }
 
@@ -173,9 +232,15 @@ func (c *Cluster) Name() string {
 }
 
 // Held is nil while no other conch can lead.
-func (c *Cluster) Held() error { return c.lease.Held() }
+func (c *Cluster) Held() error {
+	if lease := c.lease.Load(); lease != nil {
+		return lease.Held()
+	}
+	return kubernetes.ErrNotLeading
+}
 
-// Run implements component.Component: it fails once another conch leads.
+// Run implements component.Component: it fails once this conch has led and another does. Whoever led has connections, queues and leases on places that are the
+// other's by now: it ends, and follows from the beginning once it is started again.
 func (c *Cluster) Run(ctx context.Context) error {
 	var err error
 	select {
@@ -185,6 +250,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 	if unwritten := c.Store.Close(); unwritten != nil {
 		c.log.Warn("what happened last is not in the release's state", "error", unwritten)
 	}
-	c.lease.Release()
+	if lease := c.lease.Load(); lease != nil {
+		lease.Release()
+	}
 	return errors.Join(err, c.HandedOn())
 }

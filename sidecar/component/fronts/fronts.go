@@ -52,6 +52,8 @@ type Options struct {
 	// Doors gives an address's listener, grpc or http, on which another part of this conch has served until then; nil where the door is off. Doors itself is nil
 	// where New binds the addresses.
 	Doors func(key string) net.Listener
+	// Late: Run binds the addresses, and not New, since another conch may serve there until then.
+	Late bool
 	// Connections bounds the open connections of clients.
 	Connections int
 	// Buffers are what requests are received into.
@@ -135,7 +137,11 @@ func New(ctx context.Context, o Options) (f *Fronts, err error) {
 		MaxAge: o.Config.Listen.MaxConnectionAge.Std(), Grace: o.Config.Listen.MaxConnectionAgeGrace.Std(),
 		Pool: o.Buffers, Logger: o.Log.With("part", "grpc"),
 	})
-	if err := errors.Join(o.Registry.Register(newQueues(o.Dispatcher, f.gate)), f.bind()); err != nil {
+	err = o.Registry.Register(newQueues(o.Dispatcher, f.gate))
+	if err == nil && !o.Late {
+		err = f.bind()
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.close())
 	}
 	return f, nil
@@ -216,6 +222,11 @@ func (f *Fronts) Address(key string) net.Addr {
 func (f *Fronts) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return f.close()
+	}
+	if f.o.Late {
+		if err := f.bind(); err != nil {
+			return errors.Join(err, f.close())
+		}
 	}
 	var running sync.WaitGroup
 	failed := make(chan error, 2*len(keys))

@@ -55,3 +55,37 @@ func TestDoorsAreTakenOnceThereAreRoutes(t *testing.T) {
 		d.Close()
 	})
 }
+
+// TestLateDoors: addresses are bound when it runs, and not where it is to end before.
+func TestLateDoors(t *testing.T) {
+	for name, runs := range map[string]bool{"runs": true, "only closes": false} {
+		t.Run(name, func(t *testing.T) {
+			c, err := config.Parse("conch.yaml", []byte("repository: /models\nlisten: {grpc: \"127.0.0.1:0\", http: \"127.0.0.1:0\"}\n"))
+			require.NoError(t, err)
+			c.Provision(config.Environment{})
+			d := dispatch.New(dispatch.Options{})
+			f, err := fronts.New(t.Context(), fronts.Options{
+				Config: c, Dispatcher: d, Aggregate: aggregate.New(aggregate.Options{}), Ready: func() bool { return false }, Late: true,
+				Registry: prometheus.NewRegistry(), Buffers: new(buffers.Pool), Log: slog.New(slog.DiscardHandler),
+			})
+			require.NoError(t, err)
+			require.Nil(t, f.Address("grpc"))
+			life, end := context.WithCancel(t.Context())
+			if !runs {
+				end()
+			}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				assert.NoError(t, f.Run(life))
+			}()
+			if runs {
+				require.Eventually(t, func() bool { return f.Address("grpc") != nil && f.Address("http") != nil }, 10*time.Second, time.Millisecond)
+			}
+			end()
+			<-ended
+			require.Equal(t, runs, f.Address("grpc") != nil)
+			d.Close()
+		})
+	}
+}

@@ -53,15 +53,19 @@ type Options struct {
 	Others *servers.Others
 	// Fronts says whether clients can come in, if there is something to say.
 	Fronts func() (api.Check, bool)
-	// MetricsDoor gives the listener of the metrics, on which another part of this conch has served until then; nil, or giving nil: New binds the address.
+	// MetricsDoor gives the listener of the metrics, on which another part of this conch has served until then; nil, or giving nil: the address is bound.
 	MetricsDoor func() net.Listener
-	Registry    *prometheus.Registry
-	Log         *slog.Logger
+	// Late: Run opens the doors, and not New.
+	Late     bool
+	Registry *prometheus.Registry
+	Log      *slog.Logger
 }
 
 // Operators are the doors of operators.
 type Operators struct {
 	log     *slog.Logger
+	metrics func() net.Listener // may be nil
+	late    bool
 	watches *watch.Hub // of conch's state
 	doors   []*door
 }
@@ -84,7 +88,7 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 	}
 	shown := traffic{o.Dispatcher, o.Recent}
 	conch := view{admin.Of(o.Control, o.Traces, shown), o}
-	p := &Operators{log: o.Log, watches: watch.New(watch.Options{
+	p := &Operators{log: o.Log, metrics: o.MetricsDoor, late: o.Late, watches: watch.New(watch.Options{
 		Sources: append(admin.Sources(conch),
 			watch.Source{Topic: api.TopicRequests, State: shown.requests},
 			watch.Source{Topic: api.TopicMinutes, Since: shown.minutes, First: recent.MinutesKept},
@@ -121,11 +125,10 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 		{"ui", listen.UI.Address, doors.HTTP(ctx, browsers, o.Log), uiTLS, nil},
 	}
 	p.doors[1].server.ConnContext = admin.WithPeer
-	if o.MetricsDoor != nil {
-		p.doors[0].listener = o.MetricsDoor()
-	}
-	if err := p.bind(); err != nil {
-		return nil, errors.Join(err, p.close())
+	if !o.Late {
+		if err := p.bind(); err != nil {
+			return nil, errors.Join(err, p.close())
+		}
 	}
 	return p, nil
 }
@@ -146,6 +149,9 @@ func settingsTLS(listen config.Listen, log *slog.Logger) (forMetrics, forAdmin, 
 
 // bind opens every address that is not off.
 func (p *Operators) bind() (err error) {
+	if p.metrics != nil {
+		p.doors[0].listener = p.metrics()
+	}
 	for _, d := range p.doors {
 		if d.address == config.Off || d.listener != nil {
 			continue
@@ -176,6 +182,11 @@ func (p *Operators) Address(key string) net.Addr {
 func (p *Operators) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return p.close()
+	}
+	if p.late {
+		if err := p.bind(); err != nil {
+			return errors.Join(err, p.close())
+		}
 	}
 	var running sync.WaitGroup
 	failed := make(chan error, len(p.doors))

@@ -18,11 +18,14 @@ type Reload struct {
 	load    func() (*config.Config, error)
 	apply   func(context.Context, *config.Config) error
 	refused func(error)
+	hangup  chan os.Signal
 }
 
-// New makes what reads the configuration by load, and brings it into force by apply. What either refuses is handed to refused.
+// New makes what reads the configuration by load, and brings it into force by apply. What either refuses is handed to refused. SIGHUP is caught from now on.
 func New(load func() (*config.Config, error), apply func(context.Context, *config.Config) error, refused func(error)) *Reload {
-	return &Reload{load, apply, refused}
+	r := &Reload{load, apply, refused, make(chan os.Signal, 1)}
+	signal.Notify(r.hangup, syscall.SIGHUP)
+	return r
 }
 
 // Now reads the configuration again: all of it comes into force, or nothing.
@@ -38,13 +41,11 @@ func (r *Reload) Now(ctx context.Context) {
 
 // Run implements component.Component. SIGHUP stays caught when it returns: it would end conch before accepted requests are answered.
 func (r *Reload) Run(ctx context.Context) error {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-hangup:
+		case <-r.hangup:
 			r.Now(ctx)
 		}
 	}

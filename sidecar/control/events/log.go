@@ -35,25 +35,34 @@ type Log struct {
 // Open reads the log of an earlier conch.
 func Open(in store.Store, log *slog.Logger) (*Log, error) {
 	l := &Log{store: in, log: log}
-	ids, err := in.Keys(bucket)
+	return l, l.Reload()
+}
+
+// Reload reads what another conch has added since.
+func (l *Log) Reload() error {
+	ids, err := l.store.Keys(bucket)
 	if err != nil {
-		return nil, fmt.Errorf("events in the state directory: %w", err)
+		return fmt.Errorf("events in the state directory: %w", err)
 	}
+	var recent []api.Event
 	for _, id := range ids[max(0, len(ids)-held):] {
 		var e api.Event
-		text, err := in.Get(bucket, id)
+		text, err := l.store.Get(bucket, id)
 		if err == nil {
 			err = json.Unmarshal(text, &e)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("events in the state directory: event %d: %w", binary.BigEndian.Uint64([]byte(id)), err)
+			return fmt.Errorf("events in the state directory: event %d: %w", binary.BigEndian.Uint64([]byte(id)), err)
 		}
-		l.recent = append(l.recent, e)
+		recent = append(recent, e)
 	}
-	if n := len(l.recent); n > 0 {
-		l.last = l.recent[n-1].ID
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.recent, l.last = recent, 0
+	if n := len(recent); n > 0 {
+		l.last = recent[n-1].ID
 	}
-	return l, nil
+	return nil
 }
 
 // Add numbers an event and keeps it. A disk that fails costs the event its

@@ -69,14 +69,23 @@ type Store struct {
 // Open reads the orders that an earlier conch was given.
 func Open(in store.Store) (*Store, error) {
 	s := &Store{in: in}
-	text, err := in.Get(bucket, key)
+	return s, s.Reload()
+}
+
+// Reload reads what another conch was ordered since.
+func (s *Store) Reload() error {
+	var now Declared
+	text, err := s.in.Get(bucket, key)
 	if err == nil && text != nil {
-		err = json.Unmarshal(text, &s.now)
+		err = json.Unmarshal(text, &now)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("orders in the state directory: %w; remove the state directory to start over", err)
+		return fmt.Errorf("orders in the state directory: %w; remove the state directory to start over", err)
 	}
-	return s, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = now
+	return nil
 }
 
 // Declared is what holds now; it must not be changed.

@@ -78,6 +78,9 @@ func toFollow() []may {
 	return []may{{"list", "coordination.k8s.io", "leases", true}, {"watch", "coordination.k8s.io", "leases", true}}
 }
 
+// toFollowState is what such a conch needs to have the release's state before it leads.
+func toFollowState() []may { return []may{{"watch", "", "configmaps", true}} }
+
 // permitted asks the API server whether conch may do what it has to. The error lists what it may not.
 func (c Connection) permitted(ctx context.Context, needs []may) error {
 	var missing []string

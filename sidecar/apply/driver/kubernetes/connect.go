@@ -11,6 +11,7 @@ import (
 	"net"
 
 	"github.com/go-logr/logr"
+	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
@@ -20,6 +21,7 @@ import (
 	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -88,6 +90,32 @@ func (c Connection) OwnedBy(ctx context.Context, name string) (*meta.OwnerRefere
 		return nil, fmt.Errorf("driver.kubernetes.owner: %w", err)
 	}
 	return &meta.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}, nil
+}
+
+// WatchConfigMap is what calls seen with a ConfigMap of the namespace, as it is when watch begins and whenever it is another, until life ends. The caller runs
+// it, and may not change what it sees: an empty ConfigMap where there is none any more.
+func (c Connection) WatchConfigMap(ctx context.Context, name string, seen func(*core.ConfigMap)) (watch func(life context.Context), err error) {
+	if err := c.permitted(ctx, toFollowState()); err != nil {
+		return nil, err
+	}
+	all := informer(c.Client, c.Client.CoreV1().ConfigMaps(c.Namespace), &core.ConfigMap{}, "", "metadata.name="+name)
+	see := func(object any) {
+		if m, is := object.(*core.ConfigMap); is && m.Name == name {
+			seen(m)
+		}
+	}
+	_, err = all.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, now any) { see(now) },
+		DeleteFunc: func(object any) {
+			if last, unknown := object.(toolscache.DeletedFinalStateUnknown); unknown {
+				object = last.Obj
+			}
+			if m, is := object.(*core.ConfigMap); is && m.Name == name {
+				seen(&core.ConfigMap{})
+			}
+		},
+	})
+	return all.RunWithContext, err
 }
 
 // groups implements Client.

@@ -114,6 +114,8 @@ func TestRequestsAtRest(t *testing.T) {
 		waiting, stop := context.WithCancel(t.Context())
 		var others sync.WaitGroup
 		for _, identity := range []string{"second", "third"} {
+			o.Fence = func() error { return kubernetes.ErrNotLeading }
+			open(t, o)
 			others.Go(func() {
 				_, err := lead(waiting, identity)
 				assert.ErrorIs(t, err, context.Canceled)

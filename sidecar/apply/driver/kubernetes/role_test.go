@@ -52,6 +52,6 @@ func TestTheRoleIsWhatConchAsksFor(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, sorted(slices.Concat(needs(true), toLead(), toFollow())), sorted(has))
+		require.Equal(t, sorted(slices.Concat(needs(true), toLead(), toFollow(), toFollowState())), sorted(has))
 	}
 }

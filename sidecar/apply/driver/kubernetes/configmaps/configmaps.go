@@ -32,10 +32,13 @@ const (
 	annotationLeader = "conch.io/leader"
 )
 
-// ErrFenced says that another conch has opened the store since, or that somebody has deleted it: this one writes nothing any more.
+// ErrFollowing says that the store is not this conch's yet.
+var ErrFollowing = errors.New("this conch follows the release's state, and writes nothing")
+
+// ErrFenced says that another conch has taken the store over since, or that somebody has deleted it: this one writes nothing any more.
 var ErrFenced = errors.New("the release's state is not this conch's any more, and nothing was written")
 
-// Options of Open. All but Owner have to be given.
+// Options of Follow. All but Owner have to be given.
 type Options struct {
 	kubernetes.Connection
 	Release string
@@ -60,37 +63,40 @@ type Store struct {
 	// due has something in it while something is changed.
 	due chan struct{}
 
-	// writing is held for a write; head, written and fenced are its holder's.
+	// writing is held for a write, and for what is read of another conch's; head, written and fenced are its holder's.
 	writing sync.Mutex
 	// head is as this conch wrote it last.
 	head *core.ConfigMap
-	// written are the buckets as the head has them.
+	// written are the buckets as the head has them, and as they are in memory.
 	written map[string]packed
-	// fenced is why this conch may not write any more; nil while it may.
+	// fenced is why this conch may not write; nil while it may.
 	fenced error
 
-	stop    context.CancelFunc
-	flushed sync.WaitGroup
+	// following ends with TakeOver, life with Close.
+	following, life context.Context
+	lead, stop      context.CancelFunc
+	running         sync.WaitGroup
 }
 
-// Open reads what the release has kept, and takes it over: nobody who has opened it before can write to it any more.
-func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{
-		o: o, objects: o.Client.CoreV1().ConfigMaps(o.Namespace), buckets: map[string]map[string][]byte{}, changed: map[string]bool{},
-		due: make(chan struct{}, 1), written: map[string]packed{},
-	}
+// TakeOver makes the state this conch's: nobody who had it before can write to it any more. What was read of it by following is not read again.
+func (s *Store) TakeOver(ctx context.Context) error {
+	s.lead()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := s.takeOver(ctx); err != nil {
-		return nil, fmt.Errorf("state of release %s in ConfigMap %s: %w", o.Release, s.headName(), err)
+		return s.about(err)
 	}
-	life, stop := context.WithCancel(context.Background())
-	s.stop = stop
-	s.flushed.Go(func() { s.flush(life) })
-	return s, nil
+	s.fenced = nil
+	return nil
 }
 
-// takeOver writes this conch's name into the head, and reads everything.
+func (s *Store) about(err error) error {
+	return fmt.Errorf("state of release %s in ConfigMap %s: %w", s.o.Release, s.headName(), err)
+}
+
+// takeOver writes this conch's name into the head, and reads what it has not of it.
 func (s *Store) takeOver(ctx context.Context) error {
 	for {
 		if err := s.o.Fence(); err != nil {
@@ -116,37 +122,11 @@ func (s *Store) takeOver(ctx context.Context) error {
 		s.head = head
 		break
 	}
-	var err error
-	if s.written, err = unpackHead(s.head); err != nil {
+	if err := s.take(ctx, s.head); err != nil {
 		return err
-	}
-	for name, p := range s.written {
-		text, err := s.read(ctx, p)
-		if err == nil {
-			s.buckets[name], err = decode(text)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w; delete the ConfigMap to start over", name, err)
-		}
 	}
 	s.sweep(ctx)
 	return nil
-}
-
-// read puts the parts of a bucket together.
-func (s *Store) read(ctx context.Context, p packed) ([]byte, error) {
-	if len(p.parts) == 0 {
-		return p.text, nil
-	}
-	var text []byte
-	for _, name := range p.parts {
-		part, err := s.objects.Get(ctx, name, meta.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		text = append(text, part.BinaryData[partKey]...)
-	}
-	return text, nil
 }
 
 // sweep deletes parts that the head does not name: of writes that were cut off.
@@ -192,6 +172,9 @@ func (s *Store) Keys(bucket string) ([]string, error) {
 
 // Later implements store.Store: what it is given is written with the next Write, or after a delay.
 func (s *Store) Later(changes ...store.Change) error {
+	if s.following.Err() == nil {
+		return ErrFollowing
+	}
 	s.mu.Lock()
 	changed := false
 	for _, c := range changes {
@@ -378,9 +361,9 @@ func (s *Store) flush(ctx context.Context) {
 	}
 }
 
-// Close writes what is not written yet. Whoever opens the store next need not wait for it.
+// Close writes what is not written yet. Whoever takes the store over next need not wait for it.
 func (s *Store) Close() error {
 	s.stop()
-	s.flushed.Wait()
+	s.running.Wait()
 	return s.Write()
 }
