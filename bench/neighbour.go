@@ -5,7 +5,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,7 +60,7 @@ func (b *bench) neighbour(ctx context.Context, r *figure.Report, ways []way) err
 		if len(delay[w.name]) == 0 {
 			continue
 		}
-		r.AddRuns(name+"."+w.name+"_delay_us", delay[w.name], "us", fmt.Sprintf("median latency of a small call beside %d large ones of another connection, less alone", neighbours))
+		r.AddRuns(name+"."+w.name+"_delay_us", delay[w.name], "us", fmt.Sprintf("median latency of small calls, %d ms apart, beside %d large ones of another connection, less alone", smallEvery/time.Millisecond, neighbours))
 		r.AddRuns(name+"."+w.name+"_delay_p99_us", tail[w.name], "us", "the same of the 99th percentile")
 		if w.name != straight && w.name != through {
 			r.AddRuns(name+"."+w.name+"_delay_over_straight_us", over[w.name], "us", "the same of the median, less what the large calls add straight")
@@ -83,7 +85,7 @@ func (b *bench) besideLarge(ctx context.Context, w way, length time.Duration) (a
 	bounded, cancel := context.WithTimeout(ctx, 3*length+patience)
 	defer cancel()
 	machine := clock.System()
-	if alone, err = loadgen.Closed(bounded, 1, length, small, machine); err != nil {
+	if alone, err = spaced(bounded, length, small, machine); err != nil {
 		return alone, beside, err
 	}
 	var load sync.WaitGroup
@@ -93,10 +95,35 @@ func (b *bench) besideLarge(ctx context.Context, w way, length time.Duration) (a
 	case <-time.After(length / 4): // until the large calls are under way
 	case <-bounded.Done():
 	}
-	beside, err = loadgen.Closed(bounded, 1, length, small, machine)
+	beside, err = spaced(bounded, length, small, machine)
 	load.Wait()
 	if err == nil {
 		err = failed
 	}
 	return alone, beside, err
+}
+
+// smallEvery is how far small calls are apart.
+const smallEvery = 4 * time.Millisecond
+
+// spaced makes calls at equal intervals, whatever the others take. A caller that waits for its answer before it calls again would call most often while the
+// large calls leave the processors to it.
+func spaced(ctx context.Context, length time.Duration, c loadgen.Caller, machine loadgen.Clock) (loadgen.ClosedResult, error) {
+	var calls sync.WaitGroup
+	n := int(length / smallEvery)
+	took, errs := make([]time.Duration, n), make([]error, n)
+	start := machine.Now()
+	for i := range n {
+		if wait := time.Duration(i)*smallEvery - machine.Now().Sub(start); wait > 0 {
+			machine.Sleep(wait)
+		}
+		calls.Go(func() {
+			sent := machine.Now()
+			errs[i] = c.Call(ctx, 0, uint64(i))
+			took[i] = machine.Now().Sub(sent)
+		})
+	}
+	calls.Wait()
+	slices.Sort(took)
+	return loadgen.ClosedResult{Calls: n, Elapsed: machine.Now().Sub(start), Latencies: took}, errors.Join(errs...)
 }
