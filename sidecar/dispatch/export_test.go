@@ -3,7 +3,11 @@
 
 package dispatch
 
-import "github.com/conch-serving/conch/sidecar/dispatch/queue"
+import (
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
 
 // BreakScheduler makes the scheduler's next use panic, as a fault of Conch's
 // would.
@@ -41,4 +45,11 @@ func Closing(d *Dispatcher) bool { return d.router.Out("") != nil }
 func TakeLock(d *Dispatcher) {
 	d.queues.mu.Lock()
 	defer d.queues.mu.Unlock()
+}
+
+// PlannedTime is how long a model's requests may take, as the queue plans its batches.
+func PlannedTime(d *Dispatcher, model string) time.Duration {
+	d.queues.mu.Lock()
+	defer d.queues.mu.Unlock()
+	return d.queues.model(model).slo()
 }

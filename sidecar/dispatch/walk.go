@@ -368,9 +368,9 @@ func (w *walk) serve(c *call, route *route, i int) answer {
 		route, queueable = loaded, c.queueable(loaded)
 	}
 	if c.due = (time.Time{}); !w.c.due.IsZero() {
-		expected := d.queues.foreseen(w.route.graph, c.rows)
+		expected, divided := d.queues.foreseen(w.route.graph, c.rows)
 		c.due = w.run.Due(i, expected, w.c.begins, w.c.due)
-		c.part = w.route.graph.Part(i, expected, cmp.Or(w.c.part, w.c.due.Sub(w.c.begins)))
+		c.part = w.route.graph.Part(i, divided, cmp.Or(w.c.part, w.c.due.Sub(w.c.begins)))
 	}
 	a := d.serve(c, route, queueable)
 	if c.batch && !a.passed && !a.started.IsZero() {
@@ -408,25 +408,37 @@ func (c *call) ended(a *answer) {
 	}
 }
 
-// foreseen is how long each step of a graph is expected to execute at present: as long as the last steps that called its model did, with all that shared
-// their executions, or, before there was one, what the model's profile says for a request of so many rows.
-func (q *queues) foreseen(g *ensemble.Graph, rows int) []time.Duration {
+// foreseen is how long each step of a graph is expected to execute at present, and the times in proportion to which the whole's time is divided among the
+// steps.
+func (q *queues) foreseen(g *ensemble.Graph, rows int) (expected, divided []time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.expected(g, rows)
+	return q.expected(g, rows), q.dividing(g, rows)
 }
 
-// expected is foreseen. Guarded by mu.
+// expected is how long each step executes at present: as long as the last steps that called its model did, with all that shared their executions, or, before
+// there was one, what the model's profile says for a request of so many rows. Guarded by mu.
 func (q *queues) expected(g *ensemble.Graph, rows int) []time.Duration {
+	return q.ofSteps(g, func(m *model) time.Duration { return m.pace.Or(m.takes(rows)) })
+}
+
+// dividing is how long each step executes in a batch of the size by which pipelines are divided for policies and in simulations. What steps took lately
+// would not do: the part of a step limits its batches, and small batches would make it smaller still. Guarded by mu.
+func (q *queues) dividing(g *ensemble.Graph, rows int) []time.Duration {
+	return q.ofSteps(g, func(m *model) time.Duration { return m.takes(max(rows, policy.DividedBatch)) })
+}
+
+// ofSteps is a time of each step's model; that of a step which is an ensemble is along its longest path. Guarded by mu.
+func (q *queues) ofSteps(g *ensemble.Graph, of func(*model) time.Duration) []time.Duration {
 	all := make([]time.Duration, len(g.Steps))
 	for i := range g.Steps {
 		r := q.table.models[g.Steps[i].Model]
 		switch {
 		case r == nil:
 		case r.graph != nil:
-			all[i] = r.graph.Critical(q.expected(r.graph, rows))
+			all[i] = r.graph.Critical(q.ofSteps(r.graph, of))
 		default:
-			all[i] = r.executes.pace.Or(r.executes.takes(rows))
+			all[i] = of(r.executes)
 		}
 	}
 	return all

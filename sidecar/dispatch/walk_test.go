@@ -369,6 +369,32 @@ func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {
 	})
 }
 
+// TestTheTimeOfAnEnsembleIsDividedByProfiles: what each step gets of it is in proportion to what the profiles say of batches of eight, as in simulations and for
+// policies, and not to what the last executions took. Here these are of one row, of which the first step takes next to nothing: planned with that, its batches
+// would stay small, and those of the second, which is planned with the rest, would start too late.
+func TestTheTimeOfAnEnsembleIsDividedByProfiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		parts, o := inBubble(t, 1)
+		d, _ := newDispatcher(t, o, ensembleTable(1, func(t *router.Table) { t.Models["e"].SLO = time.Second }, parts...))
+		lines := map[string][2]time.Duration{"m": {4 * time.Millisecond, 0}, "n": {time.Millisecond, 24 * time.Millisecond}}
+		parts[0].asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
+			line := lines[r.ModelName]
+			time.Sleep(line[1] + time.Duration(r.Inputs[0].Shape[0])*line[0])
+		}
+		for name, line := range lines {
+			profile := linear(line[0], line[1])
+			profile.Model = name
+			d.SetProfile(profile)
+		}
+		for i := range 100 {
+			require.NoError(t, infer(t.Context(), t, d, uint32(i), 1, toModel("e")))
+			time.Sleep(time.Second)
+		}
+		require.InDelta(t, time.Second/2, dispatch.PlannedTime(d, "m"), float64(50*time.Millisecond), "32 ms of 64")
+		require.InDelta(t, time.Second/2, dispatch.PlannedTime(d, "n"), float64(50*time.Millisecond))
+	})
+}
+
 // TestAStepWaitsOnceForItsModelsQueuePolicy: a step that its model's policy refuses after a time is not queued again, although its ensemble serves late requests,
 // and one that is late before keeps what is left of that time.
 func TestAStepWaitsOnceForItsModelsQueuePolicy(t *testing.T) {
