@@ -167,6 +167,39 @@ func TestHeadersThatGrowForTheInnerServer(t *testing.T) {
 	_ = inner.Close()
 }
 
+// Stop ends a connection whose inner server does not read any more.
+func TestStopDoesNotWaitForTheInnerServer(t *testing.T) {
+	s := wire.New(options(&echoes{}))
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Serve(l) })
+	accepted := make(chan net.Conn, 1)
+	running.Go(func() {
+		if conn, err := s.Inner().Accept(); err == nil {
+			accepted <- conn
+		}
+	})
+	r := (&served{address: l.Addr().String()}).raw(t)
+	require.NoError(t, r.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: r.encode(otherFields), EndHeaders: true}))
+	for range 200 {
+		require.NoError(t, r.WriteData(1, false, make([]byte, 16<<10)))
+	}
+	conn := <-accepted
+	time.Sleep(200 * time.Millisecond) // until it waits
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); s.Stop() }()
+	select {
+	case <-stopped:
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the inner server")
+	}
+	_ = conn.Close()
+	_ = s.Inner().Close()
+	<-stopped
+	running.Wait()
+}
+
 // A change of the initial window concerns every stream of the connection. Whoever opens many streams and changes it without end loses the connection; a
 // client that finds its window in some steps does not.
 func TestSettingsThatConcernManyStreams(t *testing.T) {

@@ -224,8 +224,12 @@ func (c *serverConn) takeNoMore() {
 func (c *serverConn) abort(err error) {
 	c.mu.Lock()
 	c.fail(err)
+	inner := c.inner
 	c.mu.Unlock()
 	_ = c.conn.Close() // which ends serve
+	if inner != nil {
+		inner.close() // which serve may wait for
+	}
 }
 
 // end ends everything that belongs to a connection that is no more read.
