@@ -171,7 +171,7 @@ func (r *Router) set(p *Process, to state, reason string, n *notices) {
 	from := p.state
 	p.state, p.reason = to, reason
 	if to != up && p.memory != nil {
-		p.memory.Discard()
+		n.memories = append(n.memories, p.memory)
 	}
 	for name, l := range p.places {
 		m := r.models[name]

@@ -17,6 +17,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 )
 
 // Options of New. The zero value is usable.
@@ -158,6 +159,14 @@ type notices struct {
 	models    []string
 	places    []*place
 	said      []func() // to be logged
+	memories  []*shm.Pool
+}
+
+// discard gives up memory of servers that are not up, which unmaps what is not lent.
+func (n *notices) discard() {
+	for _, m := range n.memories {
+		m.Discard()
+	}
 }
 
 // say has something logged once the lock is released, which the queue's lock may wait for.
@@ -166,6 +175,7 @@ func (n *notices) say(log func()) { n.said = append(n.said, log) }
 // unlock releases the lock, logs, and calls the callbacks for what has changed.
 func (r *Router) unlock(n *notices) {
 	r.mu.Unlock()
+	n.discard()
 	for _, log := range n.said {
 		log()
 	}
@@ -265,7 +275,10 @@ func (c *Change) Commit() (retired []*Process) {
 	var n notices
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	defer func() { c.places = n.places }()
+	defer func() {
+		c.places = n.places
+		n.discard() // of servers that are new, which have none
+	}()
 	if r.closed {
 		c.Discard()
 		return nil
