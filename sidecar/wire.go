@@ -441,17 +441,18 @@ func (c *conch) newAggregate(context.Context) (component.Component, error) {
 }
 
 func (c *conch) newOperators(ctx context.Context) (_ component.Component, err error) {
+	var follows func() (owner string, is bool)
+	if c.cluster != nil {
+		follows = func() (string, bool) { return c.cluster.Owner(), c.cluster.Follows() }
+	}
 	c.operators, err = operators.New(ctx, operators.Options{
 		Config: c.Config, Control: c.control, Dispatcher: c.dispatcher, Routes: c.routes(), Recent: c.recent, Traces: c.traces,
 		Calibration: c.calibration, Groups: c.groups, Others: c.servers.Others,
 		Fronts:      func() (api.Check, bool) { return c.fronts.Check() },
-		MetricsDoor: func() net.Listener { return c.cluster.Door("metrics") }, Late: c.cluster != nil,
+		MetricsDoor: func() net.Listener { return c.cluster.Door("metrics") }, Leading: c.cluster.Leading(), Follows: follows,
 		Registry: c.registry, Log: c.Log,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return component.After(c.cluster.Leading(), c.operators), nil
+	return c.operators, err
 }
 
 // newPartitions has been made with control.

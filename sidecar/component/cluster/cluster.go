@@ -41,6 +41,8 @@ type Cluster struct {
 	k     config.Kubernetes
 	owner *meta.OwnerReference // of the state; nil: it has none
 	lease atomic.Pointer[kubernetes.Lease]
+	// leader is the name of the replica that leads; nil: it is not known.
+	leader atomic.Pointer[string]
 	// leading is closed once this conch leads, and has taken over the state.
 	leading chan struct{}
 	// front hands requests on for as long as another conch leads; nil where none are.
@@ -106,7 +108,9 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 	lease, err := kubernetes.Lead(ctx, kubernetes.LeaseOptions{
 		Connection: c.Connection, Release: c.k.Release, Identity: c.self.String(), Duration: c.k.Lease.Std(), Logger: c.log,
 		Leads: func(identity string) {
-			if r := kubernetes.ParseReplica(identity); c.front != nil {
+			r := kubernetes.ParseReplica(identity)
+			c.leader.Store(&r.Name)
+			if c.front != nil {
 				c.front.Follow(handon.Owner{Name: r.Name, GRPC: r.GRPC, HTTP: r.HTTP})
 			}
 		},
@@ -146,6 +150,14 @@ func (c *Cluster) Leading() <-chan struct{} {
 		return nil
 	}
 	return c.leading
+}
+
+// Owner is the name of the replica that leads; empty while it is not known.
+func (c *Cluster) Owner() string {
+	if name := c.leader.Load(); name != nil {
+		return *name
+	}
+	return ""
 }
 
 // Follows reports that this conch does not lead yet.

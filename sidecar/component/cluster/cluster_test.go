@@ -130,6 +130,7 @@ func TestAReplicaFollowsUntilItLeads(t *testing.T) {
 		a := newAPI(t)
 		first := a.replica("first", "")
 		require.True(t, first.Follows())
+		require.Empty(t, first.Owner())
 		require.ErrorIs(t, first.Held(), kubernetes.ErrNotLeading)
 		first.lead(t)
 		require.NoError(t, <-first.led)
@@ -149,6 +150,7 @@ func TestAReplicaFollowsUntilItLeads(t *testing.T) {
 		require.Equal(t, "2", second.plan(t))
 		require.ErrorIs(t, second.Store.Write(plan("second's")), configmaps.ErrFollowing)
 		require.Zero(t, second.then.Load())
+		require.Equal(t, "first", second.Owner())
 
 		a.ClearActions()
 		begin := time.Now()

@@ -55,8 +55,10 @@ type Options struct {
 	Fronts func() (api.Check, bool)
 	// MetricsDoor gives the listener of the metrics, on which another part of this conch has served until then; nil, or giving nil: the address is bound.
 	MetricsDoor func() net.Listener
-	// Late: Run opens the doors, and not New.
-	Late     bool
+	// Leading is closed once this conch owns, and Follows says who does before: then only the admin API is there, for what a conch knows that follows. Both are nil
+	// where no other conch may own.
+	Leading  <-chan struct{}
+	Follows  func() (owner string, is bool)
 	Registry *prometheus.Registry
 	Log      *slog.Logger
 }
@@ -65,8 +67,8 @@ type Options struct {
 type Operators struct {
 	log     *slog.Logger
 	metrics func() net.Listener // may be nil
-	late    bool
-	watches *watch.Hub // of conch's state
+	leading <-chan struct{}     // nil: New has opened all doors
+	watches *watch.Hub          // of conch's state
 	doors   []*door
 }
 
@@ -76,6 +78,7 @@ type door struct {
 	server       *http.Server
 	tls          *tls.Config // nil in the clear
 	listener     net.Listener
+	served       bool
 }
 
 // New makes the servers and binds their addresses. Requests end with ctx.
@@ -88,7 +91,7 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 	}
 	shown := traffic{o.Dispatcher, o.Recent}
 	conch := view{admin.Of(o.Control, o.Traces, shown), o}
-	p := &Operators{log: o.Log, metrics: o.MetricsDoor, late: o.Late, watches: watch.New(watch.Options{
+	p := &Operators{log: o.Log, metrics: o.MetricsDoor, leading: o.Leading, watches: watch.New(watch.Options{
 		Sources: append(admin.Sources(conch),
 			watch.Source{Topic: api.TopicRequests, State: shown.requests},
 			watch.Source{Topic: api.TopicMinutes, Since: shown.minutes, First: recent.MinutesKept},
@@ -104,6 +107,9 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 		return nil, err
 	}
 	orders := http.Handler(admin.NewHandler(conch, p.watches, log))
+	if o.Follows != nil {
+		orders = admin.Following(orders, o.Follows, log)
+	}
 	browsers, err := newBrowsers(listen.UI, orders, o.Log.With("part", "ui"))
 	if err != nil {
 		return nil, errors.Join(err, p.close())
@@ -120,15 +126,13 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 		orders = token.Guard(orders, log)
 	}
 	p.doors = []*door{
-		{"metrics", listen.Metrics, doors.HTTP(ctx, health, o.Log), metricsTLS, nil},
-		{"admin", listen.Admin, doors.HTTP(ctx, orders, o.Log), adminTLS, nil},
-		{"ui", listen.UI.Address, doors.HTTP(ctx, browsers, o.Log), uiTLS, nil},
+		{"metrics", listen.Metrics, doors.HTTP(ctx, health, o.Log), metricsTLS, nil, false},
+		{"admin", listen.Admin, doors.HTTP(ctx, orders, o.Log), adminTLS, nil, false},
+		{"ui", listen.UI.Address, doors.HTTP(ctx, browsers, o.Log), uiTLS, nil, false},
 	}
 	p.doors[1].server.ConnContext = admin.WithPeer
-	if !o.Late {
-		if err := p.bind(); err != nil {
-			return nil, errors.Join(err, p.close())
-		}
+	if err := p.bind(o.Leading == nil); err != nil {
+		return nil, errors.Join(err, p.close())
 	}
 	return p, nil
 }
@@ -147,13 +151,13 @@ func settingsTLS(listen config.Listen, log *slog.Logger) (forMetrics, forAdmin, 
 	return forMetrics, forAdmin, forUI, err
 }
 
-// bind opens every address that is not off.
-func (p *Operators) bind() (err error) {
-	if p.metrics != nil {
+// bind opens every address that is not off, or only that of the admin API.
+func (p *Operators) bind(all bool) (err error) {
+	if all && p.metrics != nil {
 		p.doors[0].listener = p.metrics()
 	}
 	for _, d := range p.doors {
-		if d.address == config.Off || d.listener != nil {
+		if d.address == config.Off || d.listener != nil || !all && d.key != "admin" {
 			continue
 		}
 		open := doors.Listen
@@ -183,31 +187,20 @@ func (p *Operators) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return p.close()
 	}
-	if p.late {
-		if err := p.bind(); err != nil {
-			return errors.Join(err, p.close())
-		}
-	}
 	var running sync.WaitGroup
 	failed := make(chan error, len(p.doors))
-	for _, d := range p.doors {
-		if d.listener == nil {
-			continue
-		}
-		l := d.listener
-		if d.tls != nil {
-			l = tls.NewListener(l, d.tls)
-		}
-		running.Go(func() {
-			if err := doors.Served(d.key, d.server.Serve(l)); err != nil {
-				failed <- err
-			}
-		})
-	}
+	p.serve(failed, &running)
 	var cause error
-	select {
-	case <-ctx.Done():
-	case cause = <-failed:
+	for leading := p.leading; cause == nil && ctx.Err() == nil; {
+		select {
+		case <-ctx.Done():
+		case cause = <-failed:
+		case <-leading:
+			leading = nil
+			if cause = p.bind(true); cause == nil {
+				p.serve(failed, &running)
+			}
+		}
 	}
 	p.watches.Stop(stopWatching)
 	for _, d := range p.doors {
@@ -219,7 +212,26 @@ func (p *Operators) Run(ctx context.Context) error {
 	return errors.Join(cause, p.close())
 }
 
-// close closes what New opened.
+// serve serves the doors that are open and not served yet.
+func (p *Operators) serve(failed chan<- error, running *sync.WaitGroup) {
+	for _, d := range p.doors {
+		if d.listener == nil || d.served {
+			continue
+		}
+		d.served = true
+		l := d.listener
+		if d.tls != nil {
+			l = tls.NewListener(l, d.tls)
+		}
+		running.Go(func() {
+			if err := doors.Served(d.key, d.server.Serve(l)); err != nil {
+				failed <- err
+			}
+		})
+	}
+}
+
+// close closes what was opened.
 func (p *Operators) close() error {
 	var errs []error
 	for _, d := range p.doors {
