@@ -30,6 +30,9 @@ const (
 	maxConcerned = 1 << 20
 	// longTurn is how many bytes are handled before other goroutines get their turn.
 	longTurn = 256 << 10
+	// longTime is how long what one read has brought may be handled, before what was sent to others meanwhile leaves. It is looked at after so many frames.
+	longTime   = time.Millisecond
+	longFrames = 32
 	// drainPatience is how long a client may take to answer the ping by which it is known to have seen that the connection drains.
 	drainPatience = 5 * time.Second
 	// farewell is how long a client may take to receive why its connection ends.
@@ -62,11 +65,13 @@ type serverConn struct {
 	turn   Turn
 
 	// Of the goroutine that reads.
-	handledBytes int   // since others had their turn
-	room         int64 // what the client may send on the connection
-	taken        int64 // of it, not given again yet
-	empty        int   // frames of no data in a row
-	concerned    int   // streams that changes of the initial window concerned since then
+	handledBytes int       // since others had their turn
+	frames       int       // that were handled
+	began        time.Time // to handle what one read has brought
+	room         int64     // what the client may send on the connection
+	taken        int64     // of it, not given again yet
+	empty        int       // frames of no data in a row
+	concerned    int       // streams that changes of the initial window concerned since then
 	changed      time.Time
 	strikes      int // pings in a row that came too soon
 	pinged       time.Time
@@ -139,6 +144,7 @@ func (c *serverConn) serve() error {
 		if err != nil {
 			return err
 		}
+		c.rest()
 		if first {
 			first = false
 			c.mu.Lock()
@@ -163,8 +169,18 @@ func (c *serverConn) await(n int) error {
 			}
 			return err
 		}
+		c.began = time.Now()
 	}
 	return nil
+}
+
+// rest ends a turn that takes long: a read of small frames may be much work.
+func (c *serverConn) rest() {
+	if c.frames++; c.frames%longFrames == 0 && time.Since(c.began) > longTime {
+		c.pause()
+		runtime.Gosched()
+		c.began = time.Now()
+	}
 }
 
 // pause ends a turn.

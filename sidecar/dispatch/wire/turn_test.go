@@ -7,7 +7,9 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,4 +103,63 @@ func TestTurnLeaves(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a client's request has had sent to others does not wait for what is expensive behind it: header fields that are many times larger than they came.
+func TestExpensiveHeadersDelayNobody(t *testing.T) {
+	const calls = 1500
+	waiting, answered := make(chan *wire.Call, 1), make(chan struct{})
+	var begun atomic.Int64
+	o := options(&echoes{
+		begin: func(*wire.Call) error {
+			if begun.Add(1) == calls*3/4 {
+				select {
+				case <-answered:
+				case <-time.After(20 * time.Second):
+					t.Error("the other's answer waits for the end of the turn")
+				}
+			}
+			return nil
+		},
+		serve: func(c *wire.Call, m mem.BufferSlice) {
+			text := string(m.Materialize())
+			m.Free()
+			if text == "wait" {
+				waiting <- c
+				return
+			}
+			patient := <-waiting
+			patient.Reply(c.Turn(), mem.BufferSlice{mem.SliceBuffer("answer")})
+			patient.Done()
+			c.Reply(c.Turn(), mem.BufferSlice{mem.SliceBuffer("answer")})
+			c.Done()
+		},
+	})
+	o.MaxStreams = 10 * calls
+	s := serve(t, o)
+	patient := s.raw(t)
+	patient.open(1)
+	require.NoError(t, patient.WriteData(1, true, framed([]byte("wait"))))
+	require.Eventually(t, func() bool { return len(waiting) == 1 }, 30*time.Second, time.Millisecond)
+
+	hasty := s.raw(t)
+	large := append(append([][2]string{}, plainFields...), [2]string{"x-a", strings.Repeat("x", 3500)})
+	require.NoError(t, hasty.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: hasty.encode(large), EndHeaders: true}))
+	time.Sleep(50 * time.Millisecond) // until it has been read: what follows comes in one read
+	var sent bytes.Buffer
+	frames := http2.NewFramer(&sent, nil)
+	require.NoError(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: hasty.encode(plainFields), EndHeaders: true}))
+	require.NoError(t, frames.WriteData(3, true, framed([]byte("answer the other"))))
+	for i := range uint32(calls) {
+		block := hasty.encode(append(large[:len(large):len(large)], large[len(large)-1], large[len(large)-1]))
+		require.NoError(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 5, BlockFragment: block, EndHeaders: true}))
+	}
+	_, err := hasty.conn.Write(sent.Bytes())
+	require.NoError(t, err)
+	patient.until(func(f http2.Frame) bool {
+		h, ok := f.(*http2.HeadersFrame)
+		return ok && h.StreamEnded()
+	})
+	close(answered)
+	require.Eventually(t, func() bool { return begun.Load() == calls+3 }, 30*time.Second, time.Millisecond)
 }
