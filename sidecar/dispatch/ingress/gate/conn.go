@@ -363,6 +363,14 @@ func (c *Conn) stalled(now time.Time) bool {
 	return c.unsent.Load() > 0 && now.UnixNano()-c.moved.Load() > int64(c.gate.o.Stall)
 }
 
+// CloseWrite shows the client the end of what it receives, where the connection below can do so: a server that closes it later then loses nothing of that.
+func (c *Conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
 // NetConn is the connection below.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 

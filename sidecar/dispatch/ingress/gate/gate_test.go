@@ -359,3 +359,17 @@ func BenchmarkRequest(b *testing.B) {
 		r.End()
 	}
 }
+
+// TestHalfClosed: the client sees the end, and what it sends is still read.
+func TestHalfClosed(t *testing.T) {
+	d := open(t, gate.Options{})
+	client, c := d.enter()
+	require.NoError(t, c.CloseWrite())
+	_, err := client.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	_, err = client.Write([]byte("x"))
+	require.NoError(t, err)
+	n, err := c.Read(make([]byte, 9))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}

@@ -36,6 +36,14 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// CloseWrite is that of the connection below, if it has one.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
 // NetConn is the connection below.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
