@@ -322,6 +322,12 @@ h2spec: .cache/bin/h2spec ## HTTP/2 conformance of the gRPC front, beside grpc-g
 proxies: ## nginx and HAProxy for `make bench BENCH=proxy`, unpacked into .cache/proxies (optional)
 	@scripts/setup/proxies.sh
 
+.PHONY: drawn
+drawn: ## ensembles that a seed draws, and requests of them, to Conch and to a bare tritonserver (SEED=n)
+	@$(MAKE) build PROGRAMS="conch=sidecar conch-policies=plugins"
+	@$(MAKE) triton
+	@CONCH_DRAWN_SEED=$(or $(SEED),1) $(GO) test -count=1 -timeout 10m -v ./e2e/conformance -run '^TestDrawnEnsemblesAnswerAsTriton$$'
+
 .PHONY: compatibility
 compatibility: ## docs/compatibility.md: runs the conformance suite on every target and renders what came out
 	@$(MAKE) build PROGRAMS="conch=sidecar conch-policies=plugins"

@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -43,6 +44,9 @@ func ensembleStepsCases() []Case {
 		return request("pipeline_diamond", append(ab, options...)...)
 	}
 	sum, difference := tensor{"INT32", shape(1, 16), ints(func(i int32) int32 { return 13 * i })}, tensor{"INT32", shape(1, 16), ints(func(i int32) int32 { return 29 * i })}
+	bothInputs := func(options ...option) *pb.ModelInferRequest {
+		return request("pipeline_inputs", append([]option{input("X", "FP32", shape(1, 1), fp32(1)), input("Z", "FP32", shape(1, 1), fp32(2))}, options...)...)
+	}
 	types := []struct {
 		name  string
 		value []byte
@@ -79,6 +83,9 @@ func ensembleStepsCases() []Case {
 		answers("an output that a further step takes", floats("pipeline_tap", 5), map[string]tensor{"MIDDLE": row(5), "LAST": row(5)}),
 		refusal("an output that a further step takes is not asked for", with(floats("pipeline_tap", 5), outputs("LAST")), codes.InvalidArgument, deadlock),
 		refusal("an output that a further step takes is asked for alone", with(floats("pipeline_tap", 5), outputs("MIDDLE")), codes.InvalidArgument, deadlock),
+		answers("two inputs", bothInputs(), map[string]tensor{"FIRST": row(1), "SECOND": row(2)}),
+		answers("an input that no step needs", bothInputs(outputs("SECOND")), map[string]tensor{"SECOND": row(2)}),
+		refusal("an input that only steps after the first would need", bothInputs(outputs("FIRST")), codes.InvalidArgument, strings.ReplaceAll(deadlock, "pipeline_tap", "pipeline_inputs")),
 		answers("a step makes no output that the next may do without", floats("pipeline_optional", 6, 7), map[string]tensor{"Y": row(6, 7)}),
 		{"ensemble/no output that is asked for is made", func(e *Env) {
 			resp := e.infer(with(floats("pipeline_optional", 6), outputs("Z")))

@@ -72,8 +72,8 @@ func (c *ensembleCall) hold() {
 }
 
 // unwanted are the steps that do not run, as Triton 2.51 finds them: those of whose outputs none is asked for, and then those of which no step that
-// runs takes a tensor. An output that a further step takes too counts as not wanted where it is not asked for, and as wanted by nobody but steps
-// where it is: such requests end in a deadlock.
+// runs takes a tensor. An input of the ensemble that no step takes any more counts as an output of the first step that is not wanted. An output that
+// a further step takes too counts as not wanted where it is not asked for, and as wanted by nobody but steps where it is: such requests end in a deadlock.
 func (e *ensemble) unwanted(r *request) []bool {
 	left := make([]bool, len(e.steps))
 	maker, takers, made := map[string]int{}, map[string]int{}, make([]int, len(e.steps))
@@ -93,8 +93,8 @@ func (e *ensemble) unwanted(r *request) []bool {
 		}
 	}
 	for ; len(ignored) > 0; ignored = ignored[1:] {
-		i, isMade := maker[ignored[0]]
-		if !isMade || left[i] {
+		i := maker[ignored[0]] // an input of the ensemble counts as made by the first step
+		if left[i] {
 			continue
 		}
 		if made[i]--; made[i] > 0 {

@@ -81,9 +81,9 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// graph splits an ensemble of batched models with one output each: "x>a" is a step from tensor x to tensor a, "a,b>c" one from two.
+// graph splits an ensemble of batched models with inputs x and z: "x>a" is a step from tensor x to tensor a, "a,b>c" one from two.
 func graph(t require.TestingT, outputs []string, steps ...string) *ensemble.Graph {
-	config := &pb.ModelConfig{Name: "whole", MaxBatchSize: 8, Input: []*pb.ModelInput{{Name: "x"}}, SchedulingChoice: &pb.ModelConfig_EnsembleScheduling{EnsembleScheduling: &pb.ModelEnsembling{}}}
+	config := &pb.ModelConfig{Name: "whole", MaxBatchSize: 8, Input: []*pb.ModelInput{{Name: "x"}, {Name: "z"}}, SchedulingChoice: &pb.ModelConfig_EnsembleScheduling{EnsembleScheduling: &pb.ModelEnsembling{}}}
 	for _, o := range outputs {
 		config.Output = append(config.Output, &pb.ModelOutput{Name: o})
 	}
@@ -138,6 +138,8 @@ func TestWhichStepsRun(t *testing.T) {
 		{"one of a step's two outputs", []string{"a", "b"}, []string{"x>a,b"}, []string{"a"}, []int{0}},
 		{"an output that a further step takes", []string{"a", "b"}, []string{"x>a", "a>b"}, []string{"b"}, nil},
 		{"an output that a step takes that nobody wants", []string{"a", "b"}, []string{"x>a", "a>b"}, []string{"a"}, nil},
+		{"an input that no step needs any more", []string{"a", "b"}, []string{"x>a", "z>b"}, []string{"b"}, []int{1}},
+		{"an input that only a step after the first would need", []string{"a", "b"}, []string{"x>a", "z>b"}, []string{"a"}, nil},
 		{"the same with all outputs", []string{"a", "b"}, []string{"x>a", "a>b"}, nil, []int{0, 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

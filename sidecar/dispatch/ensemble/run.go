@@ -23,7 +23,7 @@ type Run struct {
 //
 // Which steps run then is decided as Triton 2.51 decides it: a step is left out if the request asks for none of the outputs that it makes, or if all
 // steps are left out that take a tensor of it. That also leaves out steps that are needed, where an output of the ensemble is the input of a further
-// step. Triton answers such a request with an error. Ok is false for it.
+// step, or where an input of the ensemble is needed by none of the steps that run. Triton answers such a request with an error. Ok is false for it.
 func (g *Graph) Begin(outputs []string) (r *Run, first []int, ok bool) {
 	r = &Run{graph: g, left: make([]bool, len(g.Steps)), waits: make([]int, len(g.Steps))}
 	if len(outputs) > 0 {
@@ -70,7 +70,10 @@ func (r *Run) leaveOut() {
 	}
 	for ; len(ignored) > 0; ignored = ignored[1:] {
 		from := g.origin[ignored[0]]
-		if from == fromRequest || r.left[from] {
+		if from == fromRequest {
+			from = 0 // Triton takes an input of the ensemble that no step needs any more for an output of the first step
+		}
+		if r.left[from] {
 			continue
 		}
 		if made[from]--; made[from] > 0 {
