@@ -142,8 +142,10 @@ func (c *Contest) AllHold(ctx context.Context, setup Setup, rate float64, trials
 }
 
 // Highest searches the highest rate that the best of the setups holds. The first is searched from start on; each other has to hold a little
-// more than the best so far to be searched too, so that the most promising belongs first.
+// more than the best so far to be searched too, so that the most promising belongs first. A setup whose servers end under its load is left out; it is
+// [ErrEnded] if all are.
 func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (best Standing, err error) {
+	var ended error
 	for _, setup := range setups {
 		search := c.search(start)
 		if best.Trial != nil {
@@ -159,9 +161,17 @@ func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (b
 			}
 			return err
 		})
+		if errors.Is(err, ErrEnded) {
+			c.Progress(fmt.Sprintf("%v; it is left out", err))
+			ended = err
+			continue
+		}
 		if err != nil {
 			return Standing{}, err
 		}
+	}
+	if best.Trial == nil && ended != nil {
+		return Standing{}, ended
 	}
 	if best.Trial == nil {
 		return Standing{}, fmt.Errorf("rig: %s does not hold even %.0f req/s", title(setups[0]), start/100)

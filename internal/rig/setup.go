@@ -317,12 +317,18 @@ func (c *Contest) with(ctx context.Context, s Setup, use func(System) error) err
 			return nil
 		}
 		err = fmt.Errorf("rig: %s: %w", title(s), err)
-		if !died || again == 0 || ctx.Err() != nil {
+		switch {
+		case !died || ctx.Err() != nil:
 			return err
+		case again == 0:
+			return fmt.Errorf("%w: %w", ErrEnded, err)
 		}
 		c.Progress(fmt.Sprintf("%v; it is started again", err))
 	}
 }
+
+// ErrEnded is of a setup whose servers ended each time while they were used.
+var ErrEnded = errors.New("its servers end")
 
 // startAgain is how often a setup is started again whose servers did not start, or died while they were used: python models of a tritonserver crash at
 // their start now and then on a busy machine, and a contest takes hours.
