@@ -284,9 +284,6 @@ func (w *walk) conclude() {
 
 // leave gives back what the walk holds, once the steps have ended that go on without it.
 func (w *walk) leave() {
-	for name, t := range w.tensors {
-		w.drop(name, t)
-	}
 	after := func() {
 		for w.open > 0 {
 			s := <-w.results
@@ -294,6 +291,9 @@ func (w *walk) leave() {
 			if s.resp != nil {
 				s.resp.Free()
 			}
+		}
+		for name, t := range w.tensors { // not before: a step may have read them until now
+			w.drop(name, t)
 		}
 		w.cancel()
 		if w.hold.Valid() {
@@ -340,16 +340,20 @@ func (w *walk) call(i int, r *batch.Request, route *route) *call {
 	d := w.d
 	c := &call{req: r, waits: true, within: w, between: w.between[i]}
 	c.id, c.span = w.c.id, w.c.span
-	timeout := w.c.timeout
-	if timeout > 0 {
-		timeout = max(1, timeout-d.clock.Now().Sub(w.c.arrived))
-	}
-	c.open(w.ctx, d, timeout)
+	c.open(w.ctx, d, w.timeout())
 	c.until = w.c.until
 	c.moves(route.model)
 	c.executes, c.tally, c.here = route.executes, route.tallyOf(r.Version), true
 	route.counts.arrive(c.begins)
 	return c
+}
+
+// timeout is what is left of the request's own; 0: it has none.
+func (w *walk) timeout() time.Duration {
+	if w.c.timeout <= 0 {
+		return 0
+	}
+	return max(1, w.c.timeout-w.d.clock.Now().Sub(w.c.arrived))
 }
 
 // serve serves a step until its deadline: the end of the whole, less what the steps that follow it will take.
@@ -389,7 +393,8 @@ func (w *walk) elsewhere(r *batch.Request, lost error) answer {
 		return answer{err: lost}
 	}
 	c := &call{req: r, waits: true, within: w}
-	c.open(w.ctx, w.d, 0)
+	c.open(w.ctx, w.d, w.timeout())
+	c.until = w.c.until
 	c.moves(w.route.model)
 	c.tally, c.executes, c.rows = newTally("", 1), w.route.model, w.c.rows // its model's counts are gone with it
 	a, _ := w.d.onto(c, w.hold)

@@ -163,6 +163,42 @@ func TestBytesBetweenStepsAreAdmitted(t *testing.T) {
 	require.Zero(t, bytes)
 }
 
+// TestBytesThatAStepReadsAreAdmittedAfterTheAnswer: the answer does not wait for a step beside one that failed, and what that step reads is still there.
+func TestBytesThatAStepReadsAreAdmittedAfterTheAnswer(t *testing.T) {
+	begun, hold := make(chan struct{}), make(chan struct{})
+	parts := []*triton{newTriton(t), newTriton(t)}
+	for _, p := range parts {
+		p.asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
+			if r.ModelName == "slow" {
+				close(begun)
+				<-hold
+			}
+		}
+		p.refuse = func(r *tritonpb.ModelInferRequest) error {
+			if r.ModelName == "n" {
+				<-begun
+				return status.Error(codes.InvalidArgument, "not this one")
+			}
+			return nil
+		}
+	}
+	d, _ := newDispatcher(t, dispatch.Options{}, ensembleTable(1, func(t *router.Table) {
+		n := t.Models["n"]
+		t.Models["slow"] = &router.Model{Name: "slow", Config: modelConfig("slow"), Versions: []string{"1"}, SLO: n.SLO, Batchable: true, Places: n.Places}
+		e := ensembleOf("e", [3]string{"m", "IN", "between"}, [3]string{"n", "between", "OUT"}, [3]string{"slow", "between", "OTHER"})
+		for _, name := range []string{"OTHER", "between"} {
+			e.Config.Output = append(e.Config.Output, &tritonpb.ModelOutput{Name: name, DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{4}})
+		}
+		e.Places, t.Models["e"] = n.Places, e
+	}, parts...))
+	err := infer(t.Context(), t, d, 7, 4, toModel("e"))
+	require.Equal(t, "in ensemble 'e', not this one", status.Convert(err).Message())
+	_, bytes := d.UnderWay()
+	require.Equal(t, int64(4*4*4), bytes, "four rows of four numbers of four bytes")
+	close(hold)
+	require.Eventually(t, func() bool { _, bytes := d.UnderWay(); return bytes == 0 }, 30*time.Second, time.Millisecond)
+}
+
 func TestAStepFails(t *testing.T) {
 	p := newTriton(t)
 	p.refuse = func(r *tritonpb.ModelInferRequest) error {
