@@ -24,6 +24,8 @@ type call struct {
 	sole  bool   // they have not, and it is queued to be executed alone
 	// whole: it is a request of an ensemble that Conch may execute step by step.
 	whole bool
+	// walked: it is one, and Conch executes its steps.
+	walked bool
 	// within is the execution of the ensemble that the call is a step of; nil: it is a client's.
 	within *walk
 	part   time.Duration // of a step: how much of the whole's SLO is its; 0: that is not known

@@ -95,6 +95,27 @@ func TestAnExecutionLinksToItsRequests(t *testing.T) {
 	require.Len(t, named(ended, spans.NameQueue), 3)
 }
 
+// The steps of an ensemble have waits and executions of their own in the trace of its request.
+func TestStepsOfAnEnsembleAreTraced(t *testing.T) {
+	tracer, ended := newSpans()
+	d, _ := newDispatcher(t, dispatch.Options{Spans: tracer}, ensembleTable(1, nil, newTriton(t)))
+	require.NoError(t, infer(traced(t.Context(), traceparent(1, "01")), t, d, 1, 1, toModel("e")))
+	requests := named(ended, spans.NameRequest)
+	require.Len(t, requests, 1)
+	for _, name := range []string{spans.NameQueue, spans.NameExecution} {
+		var models []string
+		for _, s := range named(ended, name) {
+			require.Equal(t, requests[0].SpanContext().SpanID(), s.Parent().SpanID())
+			for _, a := range s.Attributes() {
+				if a.Key == "conch.model" {
+					models = append(models, a.Value.AsString())
+				}
+			}
+		}
+		require.Equal(t, []string{"m", "n"}, models, name)
+	}
+}
+
 // A request that does not wait in the queue is traced too, and the rest of its metadata is passed on.
 func TestARequestThatPassesThroughIsTraced(t *testing.T) {
 	tracer, ended := newSpans()

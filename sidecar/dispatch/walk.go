@@ -73,6 +73,7 @@ func (d *Dispatcher) walk(c *call, route *route) answer {
 	if !ok { // Triton answers with an error, in its own words
 		return d.passThrough(c)
 	}
+	c.walked = true
 	w := &walk{d: d, c: c, route: route, run: run, account: c.under, tensors: make(map[string]*between, 2*len(route.graph.Steps)), results: make(chan stepped, len(route.graph.Steps))}
 	if c.within != nil {
 		w.account = c.within.account
@@ -410,6 +411,9 @@ func (c *call) ended(a *answer) {
 	c.d.overdue(c, a, now)
 	if !c.is(left) { // else it is counted when it ends
 		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
+	}
+	if !a.passed && !c.walked {
+		c.span.Queued(c.req.Model, c.arrived, c.arrived.Add(o.Queued))
 	}
 }
 

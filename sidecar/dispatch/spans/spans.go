@@ -117,12 +117,13 @@ func (r *Request) Answered(code int) {
 	}
 }
 
-// Queued reports how long the request was in the queue.
-func (r *Request) Queued(from, to time.Time) {
+// Queued reports how long the request was in the queue, or a step of it, whose model is said.
+func (r *Request) Queued(step string, from, to time.Time) {
 	if r == nil {
 		return
 	}
 	_, span := r.t.tracer.Start(r.ctx, NameQueue, trace.WithTimestamp(from))
+	span.SetAttributes(about(step, 0)...)
 	span.End(trace.WithTimestamp(to))
 }
 

@@ -51,7 +51,7 @@ func TestOffAllocatesNothing(t *testing.T) {
 		e := spans.Execute(nil, "m", "p", 1, 1, now)
 		_ = e.Onward(own)
 		e.End(now, nil)
-		r.Queued(now, now)
+		r.Queued("", now, now)
 		r.End(now, "ok", "", false, false, nil)
 	}))
 }
