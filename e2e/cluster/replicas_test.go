@@ -32,6 +32,7 @@ func (r *rig) replicas() {
 	if now := r.servers(); fmt.Sprint(now) != fmt.Sprint(before) {
 		t.Errorf("the Pods were %v and are %v", before, now)
 	}
+	second.follows(r)
 
 	t.Log("the follower is killed")
 	end := r.load()
@@ -102,6 +103,24 @@ func (r *rig) leads() {
 		return err
 	})
 	r.ready()
+}
+
+// follows checks that a conch answers what it has read of the release's state, and names the owner for the rest.
+func (r *rig) follows(owner *rig) {
+	r.t.Helper()
+	want, err := owner.tritonctl("plan", "history", "-o", "name")
+	must(r.t, err)
+	r.eventually("the follower has the history", 20*time.Second, func() error {
+		got, err := r.tritonctl("plan", "history", "-o", "name")
+		if err == nil && got != want {
+			err = fmt.Errorf("%q, and not %q", got, want)
+		}
+		return err
+	})
+	out, err := r.tritonctl("plan", "apply", "--yes")
+	if err == nil || !strings.Contains(fmt.Sprint(out, err), "this replica follows: ask ") {
+		r.t.Errorf("the follower takes orders: %s %v", out, err)
+	}
 }
 
 // metric waits until a series of conch's is above 0.
