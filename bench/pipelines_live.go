@@ -39,7 +39,7 @@ func ensembleScenes() []ensembleScene {
 	costs := map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}}
 	return []ensembleScene{
 		{name: "chain", slo: 100 * time.Millisecond, start: 150, steps: chain, lines: costs},
-		{name: "urgent-chain", slo: 40 * time.Millisecond, start: 100, steps: chain, lines: costs},
+		{name: "urgent_chain", slo: 40 * time.Millisecond, start: 100, steps: chain, lines: costs},
 		{
 			name: "detector", slo: 200 * time.Millisecond, start: 30,
 			steps: []zoo.Step{step("detect"), step("classifier-a", 0), step("classifier-b", 0)},
