@@ -102,6 +102,11 @@ func TestChart(t *testing.T) {
 		require.Contains(t, string(out), "maxUnavailable: 100%", alone)
 		require.NotContains(t, string(out), "PodDisruptionBudget", alone)
 	}
+	// A volume of another kind takes the place of the claim that is the default: a volume is of one kind.
+	out, err := render(t, "mode=cluster", "cluster.models.volume.hostPath.path=/m", "models.volume.nfs.server=s", "models.volume.nfs.path=/r")
+	require.NoError(t, err)
+	require.Contains(t, string(out), "hostPath:")
+	require.NotContains(t, string(out), "persistentVolumeClaim")
 	for _, wrong := range []string{"mode=neither", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton"} {
 		_, err := render(t, wrong)
 		require.Error(t, err, wrong)

@@ -23,6 +23,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "conch.replicas" -}}
 {{- if kindIs "invalid" .Values.replicas }}{{ ternary 2 1 (eq (include "conch.handsOn" .) "yes") }}{{ else }}{{ .Values.replicas }}{{ end }}
 {{- end }}
+{{- /* A volume of the values: Helm merges what a user says into the claim that is the default, and a volume is of one kind. */ -}}
+{{- define "conch.volume" -}}
+{{- if gt (len .) 1 }}{{ omit . "persistentVolumeClaim" | toYaml }}{{ else }}{{ toYaml . }}{{ end }}
+{{- end }}
 {{- /* conch.yaml */ -}}
 {{- define "conch.config" -}}
 {{- $what := include "conch.what" . }}
@@ -33,8 +37,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $_ := set $set "listen" (dict "grpc" ":8001" "http" ":8000" "metrics" ":8002" "admin" "unix:///run/conch/admin.sock") -}}
 {{- else if eq $what "cluster" }}
 {{- $c := .Values.cluster }}
+{{- $models := merge (dict "volume" (include "conch.volume" $c.models.volume | fromYaml)) (omit $c.models "volume") }}
 {{- if gt (len (include "conch.name" .)) 30 }}{{ fail (printf "the release %q is too long: mode cluster begins Pods' names with it, and takes 30 characters with -conch" .Release.Name) }}{{ end }}
-{{- $pods := dict "release" (include "conch.name" .) "owner" (include "conch.name" .) "namespace" .Release.Namespace "image" .Values.triton.image "models" $c.models -}}
+{{- $pods := dict "release" (include "conch.name" .) "owner" (include "conch.name" .) "namespace" .Release.Namespace "image" .Values.triton.image "models" $models -}}
 {{- if $c.podTemplate }}{{ $_ := set $pods "podTemplate" $c.podTemplate }}{{ end -}}
 {{- if $c.gpus }}{{ $_ := set $pods "gpus" $c.gpus }}{{ end -}}
 {{- $_ := set $set "repository" "/models" -}}
