@@ -4,12 +4,17 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -79,7 +84,48 @@ func rowsOf(t *testing.T, elements int) string {
 	return repository
 }
 
-// TestEveryRowIsItsOwners: callers with stamped rows of 256 KB leave at random while real servers execute their requests, or the steps of these, now slowly, now
+// rowsByGRPC has a model of rowsOf answer rows.
+func rowsByGRPC(ctx context.Context, server tritonpb.GRPCInferenceServiceClient, model string, rows int, data []byte) ([]byte, error) {
+	r, err := server.ModelInfer(ctx, &tritonpb.ModelInferRequest{
+		ModelName:        model,
+		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "IN", Datatype: "FP32", Shape: []int64{int64(rows), int64(len(data) / 4 / rows)}}},
+		RawInputContents: [][]byte{data},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return bytes.Join(r.RawOutputContents, nil), nil
+}
+
+// rowsByHTTP is rowsByGRPC over HTTP, with tensors in binary.
+func rowsByHTTP(ctx context.Context, address, model string, rows int, data []byte) ([]byte, error) {
+	head := fmt.Sprintf(`{"inputs":[{"name":"IN","datatype":"FP32","shape":[%d,%d],"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}`, rows, len(data)/4/rows, len(data))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v2/models/"+model+"/infer", io.MultiReader(strings.NewReader(head), bytes.NewReader(data)))
+	if err != nil {
+		return nil, err
+	}
+	r.ContentLength = int64(len(head) + len(data))
+	r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(head)))
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	all, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d: %s", answer.StatusCode, all)
+	}
+	n, err := strconv.Atoi(answer.Header.Get("Inference-Header-Content-Length"))
+	if err != nil || n < 0 || n > len(all) {
+		return nil, fmt.Errorf("an answer with a JSON part of %q of %d bytes", answer.Header.Get("Inference-Header-Content-Length"), len(all))
+	}
+	return all[n:], nil
+}
+
+// TestEveryRowIsItsOwners: callers with stamped rows of 256 KB, half of them over HTTP, leave at random while real servers execute their requests, or the steps of these, now slowly, now
 // quickly, and fail some. No answer holds a value of somebody else's. CONCH_ROWS says for how long.
 func TestEveryRowIsItsOwners(t *testing.T) {
 	t.Parallel()
@@ -89,10 +135,12 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 		model, memory string
 		patience      int  // of callers, in milliseconds
 		kill          bool // one of the servers dies
+		http          bool // all callers come over HTTP, and not half of them
 	}{
-		"through shared memory": {"slow", "64MiB", 600, false}, "through the socket": {"slow", "0B", 600, false},
-		"of steps, through shared memory": {"steps", "64MiB", 3000, false}, "of steps, through the socket": {"steps", "0B", 3000, false},
-		"of steps, where a server dies": {"steps", "64MiB", 3000, true},
+		"through shared memory": {"slow", "64MiB", 600, false, false}, "through the socket": {"slow", "0B", 600, false, false},
+		"over HTTP, through the socket":   {"slow", "0B", 600, false, true},
+		"of steps, through shared memory": {"steps", "64MiB", 3000, false, false}, "of steps, through the socket": {"steps", "0B", 3000, false, false},
+		"of steps, where a server dies": {"steps", "64MiB", 3000, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +162,15 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 					_ = syscall.Kill(reads, syscall.SIGKILL)
 				})
 			}
-			for range callers {
+			for caller := range callers {
+				infer := func(ctx context.Context, rows int, data []byte) ([]byte, error) {
+					return rowsByGRPC(ctx, server, of.model, rows, data)
+				}
+				if of.http || caller%2 == 0 {
+					infer = func(ctx context.Context, rows int, data []byte) ([]byte, error) {
+						return rowsByHTTP(ctx, c.HTTP, of.model, rows, data)
+					}
+				}
 				all.Go(func() {
 					for ctx.Err() == nil {
 						owner, rows := owners.Add(1), 1+rand.IntN(2)
@@ -123,18 +179,14 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 							binary.LittleEndian.PutUint32(data[i:], owner)
 						}
 						call, leave := context.WithTimeout(ctx, time.Duration(5+rand.IntN(of.patience))*time.Millisecond)
-						r, err := server.ModelInfer(call, &tritonpb.ModelInferRequest{
-							ModelName:        of.model,
-							Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "IN", Datatype: "FP32", Shape: []int64{int64(rows), elements}}},
-							RawInputContents: [][]byte{data},
-						})
+						got, err := infer(call, rows, data)
 						leave()
 						if err != nil {
 							left.Add(1)
 							continue
 						}
 						ok.Add(1)
-						if len(r.RawOutputContents) != 1 || string(r.RawOutputContents[0]) != string(data) {
+						if !bytes.Equal(got, data) {
 							foreign.Add(1)
 						}
 					}
