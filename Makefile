@@ -268,12 +268,12 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy instant overload sizing merge live pipelines-live policies-live placements-live fidelity watch swaps estimator estimator-whole
+BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy proxy-triton instant overload sizing merge live pipelines-live policies-live placements-live fidelity watch swaps estimator estimator-whole
 # What BENCH=live runs: what advise says of ten loads is written down before any of them is measured.
 LIVE := advise live-1on4 live-8on4 live-overlap mix
 bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below but cluster, which wants the programs of a Kubernetes)
 	@$(MAKE) build
-	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*overload*|*estimator*) $(MAKE) triton;; esac
+	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*overload*|*estimator*|*proxy-triton*|*instant*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *cluster*) $(MAKE) cluster-programs;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
 	@for b in $(patsubst live,$(LIVE),$(BENCH)); do bin/conch-bench "$$b"; done

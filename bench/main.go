@@ -77,6 +77,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("core", "The queue alone: on one core, and past that core's capacity", b.core)
 	measure("sim", "How many requests a second the simulator simulates, on one core", b.sim)
 	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
+	measure("proxy-triton", "The same with a real tritonserver, and a call to each of its ports by the client that Conch has", b.proxyTriton)
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)
 	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
 	measure("sizing", "What a machine needs for conch: processor time per request and per byte, memory per connection; --only grpc or http", b.sizing)

@@ -128,9 +128,9 @@ func (p *peer) Close() error {
 	return errors.Join(err, p.cmd.Wait())
 }
 
-// newLauncher writes, into a directory of its own, a program that starts as tritonserver would and is serverPeer. It leaves its process's number
+// newLauncher writes, into a directory of its own, a program that starts as tritonserver would and is the one at a path; empty: serverPeer. It leaves its process's number
 // beside itself.
-func newLauncher() (directory, launcher string, err error) {
+func newLauncher(server string) (directory, launcher string, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return "", "", err
@@ -139,7 +139,11 @@ func newLauncher() (directory, launcher string, err error) {
 		return "", "", err
 	}
 	launcher = filepath.Join(directory, "tritonserver")
-	script := fmt.Appendf(nil, "#!/bin/sh\necho $$ >'%s'\nexec '%s' minitriton \"$@\"\n", filepath.Join(directory, pidFile), program)
+	command := "'" + program + "' minitriton"
+	if server != "" {
+		command = "'" + server + "'"
+	}
+	script := fmt.Appendf(nil, "#!/bin/sh\necho $$ >'%s'\nexport CONCH_EMULATION_DIR='%s'\nexec %s \"$@\"\n", filepath.Join(directory, pidFile), directory, command)
 	if err := os.WriteFile(launcher, script, 0o755); err != nil {
 		return "", "", errors.Join(err, os.RemoveAll(directory))
 	}

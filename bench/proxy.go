@@ -57,10 +57,27 @@ const (
 // proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, through a proxy of nothing but the libraries
 // that conch is made with, through nginx and HAProxy where `make proxies` has set them up, and through conch, in turns, each in a process of its
 // own.
-func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
-	defer runtime.KeepAlive(slack())
+func (b *bench) proxy(ctx context.Context, r *figure.Report) error {
 	r.Emulated = "the server: minitriton with a model that takes no time, in a process of its own"
-	directory, launcher, err := newLauncher()
+	return b.proxyOf(ctx, r, "", "proxy")
+}
+
+// proxyTriton is proxy with a real tritonserver and a python model that takes no time: its ports take another time than minitriton's do, and other times than
+// one another.
+func (b *bench) proxyTriton(ctx context.Context, r *figure.Report) error {
+	if b.server == "" {
+		return errors.New("no tritonserver: run `make bench`, or say --tritonserver")
+	}
+	if err := b.ports(ctx, r); err != nil {
+		return err
+	}
+	return b.proxyOf(ctx, r, b.server, "proxy.real")
+}
+
+// proxyOf is proxy with the server at a path; empty: minitriton.
+func (b *bench) proxyOf(ctx context.Context, r *figure.Report, server, prefix string) (err error) {
+	defer runtime.KeepAlive(slack())
+	directory, launcher, err := newLauncher(server)
 	if err != nil {
 		return err
 	}
@@ -87,25 +104,25 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := foreignServer(starting, launcher, repository)
+	behind, err := foreignServer(starting, launcher, repository)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	forwarder, err := startPeer(ctx, "forward", server.GRPC, server.HTTP)
+	defer func() { err = errors.Join(err, behind.Close()) }()
+	forwarder, err := startPeer(ctx, "forward", behind.GRPC, behind.HTTP)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, forwarder.Close()) }()
-	library, err := startPeer(ctx, "library", server.GRPC, server.HTTP)
+	library, err := startPeer(ctx, "library", behind.GRPC, behind.HTTP)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, library.Close()) }()
 	own := os.Getpid()
-	served := server.Pid()
+	served := behind.Pid()
 	ways := []way{
-		{straight, server.GRPC, server.HTTP, pids{own, 0, served}, false},
+		{straight, behind.GRPC, behind.HTTP, pids{own, 0, served}, false},
 		{forwarded, forwarder.Addresses[0], forwarder.Addresses[1], pids{own, forwarder.Pid(), served}, false},
 		{libraries, library.Addresses[0], library.Addresses[1], pids{own, library.Pid(), served}, false},
 	}
@@ -114,7 +131,7 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 			b.say(other.name + " is left out: `make proxies` sets it up")
 			continue
 		}
-		p, err := startReverse(ctx, other, b.proxies, directory, server)
+		p, err := startReverse(ctx, other, b.proxies, directory, behind)
 		if err != nil {
 			return err
 		}
@@ -123,14 +140,14 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		ways = append(ways, way{other.name, p.grpc, p.http, pids{own, 0, served}, true})
 	}
 	observer, err := rig.StartConch(starting, rig.ConchOptions{
-		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{server},
+		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{behind},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, observer.Close()) }()
 	former, err := rig.StartConch(starting, rig.ConchOptions{
-		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{server}, Settings: map[string]any{"wire": "grpc-go"},
+		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{behind}, Settings: map[string]any{"wire": "grpc-go"},
 	})
 	if err != nil {
 		return err
@@ -142,11 +159,14 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	for _, protocol := range []string{"grpc", "http"} {
 		for _, p := range payloads {
 			for _, callers := range []int{1, 64} {
-				if err := b.compare(ctx, r, conch, ways, protocol, p, callers); err != nil {
+				if err := b.compare(ctx, r, conch, ways, fmt.Sprintf("%s.%s.%s.c%d", prefix, protocol, p.name, callers), protocol, p, callers); err != nil {
 					return err
 				}
 			}
 		}
+	}
+	if server != "" {
+		return nil
 	}
 	return b.neighbour(ctx, r, ways)
 }
@@ -181,8 +201,7 @@ func loadPayloads(ctx context.Context, address string) error {
 }
 
 // compare measures one kind of call on all ways, in turns.
-func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch, ways []way, protocol string, p payload, callers int) error {
-	name := fmt.Sprintf("proxy.%s.%s.c%d", protocol, p.name, callers)
+func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch, ways []way, name, protocol string, p payload, callers int) error {
 	if !strings.Contains(name, b.only) {
 		return nil
 	}

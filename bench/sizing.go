@@ -38,7 +38,7 @@ const (
 func (b *bench) sizing(ctx context.Context, r *figure.Report) (err error) {
 	defer runtime.KeepAlive(slack())
 	r.Emulated = "the server: minitriton with a model that takes no time, in a process of its own"
-	directory, launcher, err := newLauncher()
+	directory, launcher, err := newLauncher("")
 	if err != nil {
 		return err
 	}

@@ -196,7 +196,7 @@ func (d *Dispatcher) send(t *wire.Turn, a *attempt) {
 	}
 	a.joined, a.span = joined, a.newSpan()
 	a.loan = d.lend(a, joined)
-	if d.askHTTP(a) {
+	if d.byHTTP(a) && d.askHTTP(a) {
 		return
 	}
 	d.ask(t, a, a.loan.marshal(joined))
@@ -241,13 +241,12 @@ func (d *Dispatcher) received(t *wire.Turn, a *attempt, got *forward.Answer, err
 	if r.ending == answeredAll || r.ending == failed {
 		a.answered(err)
 	}
-	if err == nil {
-		if got.HTTP != nil {
-			r.parts, r.err = a.splitHTTP(got.HTTP)
-		} else {
-			r.parts, r.err = a.split(got.Frame.Data)
-		}
-		if r.err != nil {
+	switch {
+	case err != nil:
+	case got.HTTP != nil:
+		r.parts = answerByHTTP(got.HTTP)
+	default:
+		if r.parts, r.err = a.split(got.Frame.Data); r.err != nil {
 			r.ending = indivisible
 		}
 	}

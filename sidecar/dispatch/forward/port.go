@@ -31,14 +31,8 @@ import (
 type HTTPRequest struct {
 	// Model and Version are those of the path; an empty version is the one that the server's policy picks.
 	Model, Version string
-	// Body is the JSON, and the tensors in binary behind it; MostPieces buffers at most.
-	Body mem.BufferSlice
-	// HeaderLength is how much of the body is JSON; negative: all of it is, and no header field says so.
-	HeaderLength int
+	*batch.HTTP
 }
-
-// MostPieces is how many buffers the body of an HTTPRequest may have: with the head, one system call takes them.
-const MostPieces = 1000
 
 // ErrForeign means that the answer of a server's HTTP port is none that Triton gives to a request for inference: something else listens there, or stands
 // before it. The port is not used for a while then; the gRPC port may take the request.
@@ -224,7 +218,7 @@ type httpConn struct {
 	mu      sync.Mutex // guards what follows
 	then    func(*wire.Turn, *Answer, error)
 	head    []byte
-	pieces  [][]byte
+	pieces  [2][]byte
 	writing bool // a goroutine writes what the socket did not take at once
 	ended   bool
 }
@@ -238,17 +232,13 @@ func (c *httpConn) start(ctx context.Context, r *HTTPRequest, then func(*wire.Tu
 	}
 	c.then = then
 	c.head = c.port.appendHead(c.head[:0], ctx, r)
-	c.pieces = append(c.pieces[:0], c.head)
-	size := len(c.head)
-	for _, b := range r.Body {
-		c.pieces = append(c.pieces, b.ReadOnlyData())
-		size += b.Len()
-	}
-	n, err := c.socket.TryWrite(c.pieces)
+	body := r.Body.ReadOnlyData()
+	c.pieces = [2][]byte{c.head, body}
+	n, err := c.socket.TryWrite(c.pieces[:])
 	switch {
 	case err != nil:
 		_ = c.conn.Close() // its reader ends the call
-	case n < size:
+	case n < len(c.head)+len(body):
 		// The body stays until it is written, also where the server has answered before.
 		r.Body.Ref()
 		c.writing = true
@@ -256,14 +246,14 @@ func (c *httpConn) start(ctx context.Context, r *HTTPRequest, then func(*wire.Tu
 		c.port.running.Go(func() { c.finish(of, n) })
 		return true
 	}
-	clear(c.pieces)
+	c.pieces = [2][]byte{}
 	return true
 }
 
 // finish writes what is left of a request after its first n bytes.
-func (c *httpConn) finish(body mem.BufferSlice, n int) {
+func (c *httpConn) finish(body mem.Buffer, n int) {
 	defer body.Free()
-	pieces := c.pieces
+	pieces := c.pieces[:]
 	var err error
 	for err == nil {
 		for len(pieces) > 0 && n >= len(pieces[0]) {
@@ -278,8 +268,7 @@ func (c *httpConn) finish(body mem.BufferSlice, n int) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writing = false
-	clear(c.pieces)
+	c.writing, c.pieces = false, [2][]byte{}
 	if err != nil {
 		_ = c.conn.Close() // its reader ends the call
 	}

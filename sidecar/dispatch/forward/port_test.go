@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
@@ -55,7 +56,7 @@ type posted struct {
 // post begins a call as soon as a connection is there.
 func post(t *testing.T, c *forward.Conn, body mem.Buffer) <-chan posted {
 	ended := make(chan posted, 2)
-	r := &forward.HTTPRequest{Model: "m", Body: mem.BufferSlice{body}, HeaderLength: -1}
+	r := &forward.HTTPRequest{Model: "m", HTTP: &batch.HTTP{Body: body, HeaderLength: -1}}
 	require.Eventually(t, func() bool {
 		return c.StartHTTP(t.Context(), r, func(_ *wire.Turn, a *forward.Answer, err error) { ended <- posted{a, err} })
 	}, 30*time.Second, time.Millisecond)
@@ -237,7 +238,7 @@ func TestCloseEndsCallsByHTTP(t *testing.T) {
 	require.True(t, forward.Lost((<-two).err))
 	require.Empty(t, one)
 	require.Empty(t, two)
-	require.False(t, c.StartHTTP(t.Context(), &forward.HTTPRequest{Model: "m", Body: mem.BufferSlice{mem.SliceBuffer("{}")}}, nil))
+	require.False(t, c.StartHTTP(t.Context(), &forward.HTTPRequest{Model: "m", HTTP: &batch.HTTP{Body: mem.SliceBuffer("{}")}}, nil))
 }
 
 // TestIdleConnectionsToThePortAreClosed, because a Triton does not end while one is open.

@@ -210,7 +210,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route, 
 	if err == nil {
 		err = in.decode(body, headerLength)
 	}
-	if err == nil && headerLength <= batch.MostJSON {
+	if err == nil && body.Len() <= batch.MostHTTP {
 		in.request.HTTP = &batch.HTTP{Body: body, HeaderLength: headerLength}
 		if len(r.Header[inferenceHeader]) == 0 {
 			in.request.HTTP.HeaderLength = -1
