@@ -217,6 +217,7 @@ func TestHostileNames(t *testing.T) {
 	event := api.Event{ID: 1, Time: time.Now(), Kind: "plan_held", Author: hostile[1], Message: hostile[1] + hostile[0], Reason: hostile[2]}
 	f.whole[api.TopicEvents] = []any{event}
 	f.answers["/v1/repository/revisions"] = []api.RepositoryRevision{{ID: hostile[1], Author: hostile[1], Reason: hostile[0], Models: hostile, Added: hostile, Current: true, Problems: []api.RepositoryProblem{{Model: hostile[1], Refused: true, Text: hostile[0]}}}}
+	f.answers["/v1/repository/diff"] = api.RepositoryDiff{From: hostile[1], To: hostile[1], Models: []api.ModelDiff{{Model: hostile[0], Change: "changed", Notes: hostile}, {Model: hostile[1], Text: hostile[0]}}}
 	f.answers["/v1/policies"] = []api.Policy{{Name: hostile[1]}, {Name: hostile[0]}}
 	f.answers["/v1/plan/history"] = []api.PlanRecord{{Plan: api.Plan{Revision: 3, Policy: hostile[1], AppliedBy: hostile[0], Reason: hostile[1]}, Summary: hostile[0], Diff: hostile[1]}}
 	f.answers["/v1/plan/diff"] = api.Diff{Text: hostile[1] + "\n" + hostile[0], Changes: []api.Change{{Action: "start"}}, Verdict: hostile[1], Judgement: hostile[0]}
@@ -234,7 +235,8 @@ func TestHostileNames(t *testing.T) {
 		for _, selector := range []string{"tbody button.link", ".chip:not(.plain)", ".part-head", ".policies button", ".tried .link", ".history .link"} {
 			if js[bool](b, `(() => { const e = [...document.querySelectorAll('`+selector+`')].find((e) => e.textContent.includes('script')) ?? document.querySelector('`+selector+`'); e?.click(); return !!e })()`) {
 				b.settled()
-				js[bool](b, `(() => { document.querySelector('dialog')?.close(); return true })()`)
+				// Else it might end the next drawer.
+				b.until(`(document.querySelector('dialog[open]')?.close(), !document.querySelector('dialog'))`, "the drawer of %s does not close", selector)
 			}
 		}
 		require.NotContains(t, js[string](b, `document.title`), "owned")
