@@ -33,7 +33,7 @@ var rules = []rule{
 		"plugins/policy", "sidecar/admin/api", "sidecar/apply/driver/shim", "sidecar/command/check", "sidecar/component/evaluations", "sidecar/component/state", "sidecar/config", "sidecar/dispatch/queue", "sidecar/plan", "sidecar/policyhost", "sidecar/policyhost/confine", "sidecar/reaper", "internal/usage",
 	}, "it is the command line; the daemon is handed to it"},
 	{"sidecar/command/check", []string{
-		"plugins/policy", "repo", "sidecar/apply/driver", "sidecar/apply/mps", "sidecar/component/machine", "sidecar/config", "sidecar/control/snapshot", "sidecar/policyhost", "internal/triton/tritonpb",
+		"plugins/policy", "repo", "sidecar/apply/driver", "sidecar/apply/mps", "sidecar/component/credentials", "sidecar/component/machine", "sidecar/component/servers", "sidecar/config", "sidecar/control/snapshot", "sidecar/policyhost", "internal/triton/tritonpb",
 	}, "it looks at a machine and runs nothing but the policy"},
 	{"sidecar/component", nil, "it is a list of components and knows none"},
 	{"sidecar/component/doors", nil, "doors know nothing of what is behind them"},

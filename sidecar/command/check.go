@@ -30,7 +30,7 @@ func configCommand(p Process) *cobra.Command {
 		Short: "Say everything that is wrong with a configuration",
 		Long: `check says what conch would not start with, and ends with status 1 then. It warns of
 what depends on the machine that it runs on, or costs a model its settings or its
-place: a repository, a tritonserver or a policy that is not there, a model that the
+place: a repository, a tritonserver, a certificate or a policy that is not there, a model that the
 repository does not have, a placement on a GPU that there is not. It starts the policy
 to ask it, and nothing else.`,
 		Args: cobra.ExactArgs(1),

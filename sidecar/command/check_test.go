@@ -89,6 +89,18 @@ func TestConfigCheckLooksAtTheMachine(t *testing.T) {
 			yaml:    emulated + "policy: {name: static, executable: " + self + ", parameters: {partitions: lots}}\n",
 			problem: `line 4: policy.parameters: policy static: bad policy parameter: `,
 		},
+		"a certificate that there is not": {
+			yaml:     emulated + "listen:\n  tls: {certificate: /nowhere/c.pem, key: /nowhere/k.pem}\n",
+			warnings: []string{"line 5: listen.tls: listen.tls.certificate: open /nowhere/c.pem: no such file or directory"},
+		},
+		"Pods without models": {
+			yaml:    "driver: {kind: kubernetes, kubernetes: {image: triton, models: {path: /models}}}\n",
+			problem: "line 2: driver.kubernetes: models.volume is missing",
+		},
+		"Pods with a volume of no kind": {
+			yaml:    "driver: {kind: kubernetes, kubernetes: {image: triton, models: {path: /models, volume: {persistentVolumeClam: {claimName: m}}}}}\n",
+			problem: `line 2: driver.kubernetes: models.volume: json: unknown field "persistentVolumeClam"`,
+		},
 		"a misspelt model": {
 			yaml:     emulated + "models:\n  resnet5O: {slo: 5ms}\n",
 			warnings: []string{`line 5: models.resnet5O: there is no such model, so that this says nothing; did you mean "resnet50"?`},

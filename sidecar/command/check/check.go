@@ -21,7 +21,9 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
+	"github.com/conch-serving/conch/sidecar/component/credentials"
 	"github.com/conch-serving/conch/sidecar/component/machine"
+	"github.com/conch-serving/conch/sidecar/component/servers"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -47,6 +49,15 @@ func Machine(ctx context.Context, c *config.Config, ask Ask) Findings {
 		if _, err := driver.FindServer(c.Driver.TritonServer); err != nil {
 			f.warn("driver.tritonserver", "%v", err)
 		}
+	}
+	if c.Driver.Kind == config.DriverKubernetes {
+		for _, problem := range servers.PodOptions(c).Problems() {
+			f.Problems = append(f.Problems, c.Problem("driver.kubernetes", problem.Error()))
+		}
+	}
+	files := credentials.Check(c)
+	for _, section := range slices.Sorted(maps.Keys(files)) {
+		f.warn(section, "%v", files[section])
 	}
 	models := f.repository()
 	if models != nil && own {

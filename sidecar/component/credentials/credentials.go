@@ -50,3 +50,25 @@ func Client(section string, t config.ClientTLS, log *slog.Logger) (credentials.T
 		Authorities: certs.File{Key: section + ".ca", Path: t.CA}, ServerName: t.ServerName, MinVersion: config.TLSVersion(t.MinVersion), Logger: log,
 	})
 }
+
+// Check reads every file of a certificate or key that a configuration names, and returns what is wrong with them, by section of conch.yaml.
+func Check(c *config.Config) map[string]error {
+	log := slog.New(slog.DiscardHandler)
+	found := map[string]error{}
+	look := func(section string, err error) {
+		if err != nil {
+			found[section] = err
+		}
+	}
+	_, err := Server(c.Listen.TLS, log, "")
+	look("listen.tls", err)
+	_, err = Admin("listen.adminTLS", c.Listen.AdminTLS, log)
+	look("listen.adminTLS", err)
+	_, err = Admin("listen.ui.tls", c.Listen.UI.TLS, log)
+	look("listen.ui.tls", err)
+	_, err = Client("driver.tls", c.Driver.TLS, log)
+	look("driver.tls", err)
+	_, err = Client("tracing.tls", c.Tracing.TLS, log)
+	look("tracing.tls", err)
+	return found
+}

@@ -8,18 +8,26 @@ import (
 
 	"github.com/conch-serving/conch/estimator/gpu"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
+	"github.com/conch-serving/conch/sidecar/config"
 )
+
+// PodOptions are the options of the driver whose servers are Pods, as far as a configuration has them.
+func PodOptions(c *config.Config) kubernetes.Options {
+	d, k := c.Driver, c.Driver.Kubernetes
+	return kubernetes.Options{
+		Release: k.Release, Owner: k.Owner, Image: k.Image, Server: d.TritonServer, BackendDir: d.BackendDirectory,
+		Arguments: d.Arguments, Environment: d.Environment, Template: string(k.PodTemplate), ModelsPath: k.Models.Path, ModelsVolume: string(k.Models.Volume),
+		GPUDriver: k.GPUs.Driver, GPUClass: k.GPUs.Class, MIGClass: k.GPUs.MIGClass, GPUResource: k.GPUs.Resource, Sharing: kubernetes.Sharing(k.GPUs.Sharing), Complete: dataSheet,
+		Stretch: d.Stretch, StartTimeout: d.StartTimeout.Std(), DrainTimeout: c.Limits.Drain.Std(),
+	}
+}
 
 // inCluster makes the driver whose servers are Pods.
 func inCluster(ctx context.Context, o Options) (*Servers, error) {
-	d, k := o.Config.Driver, o.Config.Driver.Kubernetes
-	pods, err := kubernetes.New(ctx, kubernetes.Options{
-		Connection: o.Cluster.Connection, Release: k.Release, Owner: k.Owner, Image: k.Image, Server: d.TritonServer, BackendDir: d.BackendDirectory,
-		Arguments: d.Arguments, Environment: d.Environment, Template: string(k.PodTemplate), ModelsPath: k.Models.Path, ModelsVolume: string(k.Models.Volume),
-		GPUDriver: k.GPUs.Driver, GPUClass: k.GPUs.Class, MIGClass: k.GPUs.MIGClass, GPUResource: k.GPUs.Resource, Sharing: kubernetes.Sharing(k.GPUs.Sharing), Complete: dataSheet,
-		Stretch: d.Stretch, Credentials: o.Credentials, StartTimeout: d.StartTimeout.Std(), DrainTimeout: o.Config.Limits.Drain.Std(),
-		Leaving: o.Leaving, Changed: o.NodesChanged, Fence: o.Cluster.Held, Logger: o.Log.With("part", "driver"),
-	})
+	of := PodOptions(o.Config)
+	of.Connection, of.Credentials, of.Logger = o.Cluster.Connection, o.Credentials, o.Log.With("part", "driver")
+	of.Leaving, of.Changed, of.Fence = o.Leaving, o.NodesChanged, o.Cluster.Held
+	pods, err := kubernetes.New(ctx, of)
 	if err != nil {
 		return nil, err
 	}

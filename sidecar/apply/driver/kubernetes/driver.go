@@ -54,9 +54,9 @@ type Driver struct {
 
 // New makes the driver, once the cluster is found fit for it and its objects are known.
 func New(ctx context.Context, o Options) (*Driver, error) {
-	template, models, err := o.normalise()
-	if err != nil {
-		return nil, err
+	template, models, problems := o.normalise()
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("driver.kubernetes: %w", err)
 	}
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
 	dra, err := o.check(ctx)

@@ -21,8 +21,8 @@ import (
 // provisioned are options with their defaults.
 func provisioned(t *testing.T) Options {
 	o := Options{Image: "triton", ModelsPath: "/models", ModelsVolume: "{}"}
-	_, _, err := o.normalise()
-	require.NoError(t, err)
+	_, _, problems := o.normalise()
+	require.Empty(t, problems)
 	return o
 }
 

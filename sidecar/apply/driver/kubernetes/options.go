@@ -82,8 +82,14 @@ type GPUFacts struct {
 	ContextBytes            uint64
 }
 
-// normalise fills in defaults and reads what is JSON.
-func (o *Options) normalise() (template core.PodTemplateSpec, models *core.Volume, err error) {
+// Problems are what New refuses these options for, before it asks the cluster anything.
+func (o Options) Problems() []error {
+	_, _, problems := o.normalise()
+	return problems
+}
+
+// normalise fills in defaults and reads what is JSON. Problems are what is wrong with the options.
+func (o *Options) normalise() (template core.PodTemplateSpec, models *core.Volume, problems []error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -109,36 +115,32 @@ func (o *Options) normalise() (template core.PodTemplateSpec, models *core.Volum
 	if o.Complete == nil {
 		o.Complete = func(f GPUFacts) GPUFacts { return f }
 	}
-	var errs []error
 	if o.Image == "" {
-		errs = append(errs, errors.New("image is missing; name one with a tritonserver"))
+		problems = append(problems, errors.New("image is missing; name one with a tritonserver"))
 	}
 	if why := validation.IsDNS1123Label(o.Release); len(why) > 0 || len(o.Release) > 30 {
-		errs = append(errs, fmt.Errorf("release %q is no name of at most 30 small letters, digits and dashes", o.Release))
+		problems = append(problems, fmt.Errorf("release %q is no name of at most 30 small letters, digits and dashes", o.Release))
 	}
 	if !filepath.IsAbs(o.ModelsPath) {
-		errs = append(errs, fmt.Errorf("models.path %q is not absolute", o.ModelsPath))
+		problems = append(problems, fmt.Errorf("models.path %q is not absolute", o.ModelsPath))
 	}
 	if o.Template != "" {
 		if err := strictly(o.Template, &template); err != nil {
-			errs = append(errs, fmt.Errorf("podTemplate: %w", err))
+			problems = append(problems, fmt.Errorf("podTemplate: %w", err))
 		}
-		errs = append(errs, ours(template)...)
+		problems = append(problems, ours(template)...)
 		o.tolerations = template.Spec.Tolerations
 	}
 	if o.ModelsVolume != "" {
 		models = &core.Volume{}
 		if err := strictly(o.ModelsVolume, &models.VolumeSource); err != nil {
-			errs = append(errs, fmt.Errorf("models.volume: %w", err))
+			problems = append(problems, fmt.Errorf("models.volume: %w", err))
 		}
 		models.Name = "conch-models"
 	} else if !mounts(template, o.ModelsPath) {
-		errs = append(errs, fmt.Errorf("models.volume is missing: without it the servers have no models; name a volume that conch has at %s, or mount one there by podTemplate", o.ModelsPath))
+		problems = append(problems, fmt.Errorf("models.volume is missing: without it the servers have no models; name a volume that conch has at %s, or mount one there by podTemplate", o.ModelsPath))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return template, nil, fmt.Errorf("driver.kubernetes: %w", err)
-	}
-	return template, models, nil
+	return template, models, problems
 }
 
 // strictly decodes JSON into a type of Kubernetes, and takes an unknown field for a mistake.
