@@ -131,7 +131,20 @@ func (c *Control) LogFile(partition string) (string, error) {
 	path = cmp.Or(path, c.logs[partition])
 	c.mu.Unlock()
 	if path == "" {
-		return "", fmt.Errorf("%w: partition %s has no log of its own: its server is not conch's, or runs inside conch", ErrRefused, partition)
+		return "", fmt.Errorf("%w: conch has no log of partition %s: %s", ErrRefused, partition, c.noLog())
 	}
 	return path, nil
+}
+
+// noLog says where the log of a server is that conch has none of.
+func (c *Control) noLog() string {
+	switch driver := c.settings().Driver; driver.Kind {
+	case config.DriverKubernetes:
+		return fmt.Sprintf("its server is a Pod, whose log the cluster keeps; `kubectl get pods -L conch.io/partition -l conch.io/release=%s` names it, and `kubectl logs POD` shows its log", cmp.Or(driver.Kubernetes.Release, "conch"))
+	case config.DriverAttach:
+		return "its server is run by others, who have it"
+	case config.DriverEmbedded:
+		return "its server runs inside conch, whose log has what it says"
+	}
+	return "its server has not started"
 }

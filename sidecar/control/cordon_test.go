@@ -14,6 +14,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/events"
 )
@@ -225,4 +226,26 @@ func TestRestartOfAPartition(t *testing.T) {
 		_, err := r.LogFile("gpu1")
 		require.ErrorIs(t, err, control.ErrRefused, "the servers of this test have none")
 	})
+}
+
+// TestWhereALogIsThatConchDoesNotHave: the refusal says who has it.
+func TestWhereALogIsThatConchDoesNotHave(t *testing.T) {
+	for kind, says := range map[string]string{
+		config.DriverProcess:    "its server has not started",
+		config.DriverEmbedded:   "its server runs inside conch",
+		config.DriverAttach:     "its server is run by others",
+		config.DriverKubernetes: "`kubectl get pods -L conch.io/partition -l conch.io/release=blue` names it",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := settings(t, "")
+				c.Driver.Kind, c.Driver.Kubernetes.Release = kind, "blue"
+				r := newRigWith(t, c, nil, filepath.Join(t.TempDir(), "state.db"))
+				defer r.start()()
+				_, err := r.LogFile("gpu1")
+				require.ErrorIs(t, err, control.ErrRefused)
+				require.ErrorContains(t, err, says)
+			})
+		})
+	}
 }
