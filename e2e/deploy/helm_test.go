@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -21,11 +22,15 @@ var update = flag.Bool("update", false, "write the golden files of the chart")
 
 const chart = "../../deploy/helm/conch"
 
-// render is what helm makes of the chart, without what it logs.
+// render is what helm makes of the chart with some settings, or options of helm's own, without what it logs.
 func render(t *testing.T, settings ...string) ([]byte, error) {
 	t.Helper()
 	arguments := []string{"template", "demo", chart, "--kube-version", "1.31.0"}
 	for _, s := range settings {
+		if strings.HasPrefix(s, "--") {
+			arguments = append(arguments, s)
+			continue
+		}
 		arguments = append(arguments, "--set", s)
 	}
 	command := exec.CommandContext(t.Context(), setting(t, "CONCH_HELM"), arguments...)
@@ -48,6 +53,8 @@ func TestChart(t *testing.T) {
 		"attach":  {[]string{"mode=attach"}, 6},
 		"own":     {[]string{"mode=own"}, 6},
 		"cluster": {[]string{"mode=cluster", "cluster.podTemplate.spec.priorityClassName=serving", "cluster.gpus.sharing=none"}, 12},
+		// Conch in a Pod of its own before the servers of a Service.
+		"service": {[]string{"attach.service.name=triton"}, 9},
 		// Conch comes into a Deployment that another release has: the module deploy/helm/strict applies the patches to one.
 		"beside":       {[]string{"attach.deployment=triton"}, 4},
 		"patch-add":    {[]string{"attach.deployment=triton", "attach.patch=add"}, 1},
@@ -107,7 +114,17 @@ func TestChart(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(out), "hostPath:")
 	require.NotContains(t, string(out), "persistentVolumeClaim")
-	for _, wrong := range []string{"mode=neither", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton"} {
+	// Certificates come from a volume of the user's, and probes ask over TLS where metrics do.
+	out, err = render(t, "config.listen.tls.certificate=/tls/tls.crt", "config.listen.tls.key=/tls/tls.key", "config.listen.tls.metrics=true", "serviceMonitor.enabled=true",
+		"extraVolumes[0].name=tls", "extraVolumes[0].secret.secretName=conch-tls", "extraVolumeMounts[0].name=tls", "extraVolumeMounts[0].mountPath=/tls")
+	require.NoError(t, err)
+	require.Equal(t, 3, strings.Count(string(out), "port: conch-metrics, scheme: HTTPS"))
+	require.Contains(t, string(out), "scheme: https")
+	require.Contains(t, string(out), "secretName: conch-tls")
+	require.Contains(t, string(out), "mountPath: /tls")
+	_, err = render(t, "mode=cluster", "--kube-version=1.29.4")
+	require.Error(t, err)
+	for _, wrong := range []string{"config.listen.tls.metrics=true,config.listen.tls.clientCA=/tls/ca.crt", "mode=neither", "mode=own,attach.service.name=triton", "attach.deployment=triton,attach.service.name=triton", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton"} {
 		_, err := render(t, wrong)
 		require.Error(t, err, wrong)
 	}

@@ -12,6 +12,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "conch.what" -}}
 {{- $a := .Values.attach }}
 {{- if and (or (include "conch.own" .) (eq .Values.mode "cluster")) $a.deployment }}{{ fail "attach.deployment is for mode attach: with the others Conch starts the servers itself" }}{{ end }}
+{{- if and $a.service (or $a.deployment (ne .Values.mode "attach")) }}{{ fail "attach.service is for mode attach without attach.deployment: Conch is in a Pod of its own then, before the servers of a Service" }}{{ end }}
 {{- if and $a.patch (not (has $a.patch (list "add" "remove"))) }}{{ fail (printf "attach.patch is %q: it may be add or remove" $a.patch) }}{{ end }}
 {{- if and $a.patch (not $a.deployment) }}{{ fail "attach.patch is for a Deployment: name it with attach.deployment" }}{{ end }}
 {{- if include "conch.own" . }}own{{ else if eq .Values.mode "cluster" }}cluster{{ else if $a.patch }}patch{{ else if $a.deployment }}beside{{ else }}attach{{ end }}
@@ -37,6 +38,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $_ := set $set "listen" (dict "grpc" ":8001" "http" ":8000" "metrics" ":8002" "admin" "unix:///run/conch/admin.sock") -}}
 {{- else if eq $what "cluster" }}
 {{- $c := .Values.cluster }}
+{{- if semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version }}{{ fail (printf "mode cluster needs Kubernetes 1.30 or later, and this is %s" .Capabilities.KubeVersion.Version) }}{{ end }}
 {{- $models := merge (dict "volume" (include "conch.volume" $c.models.volume | fromYaml)) (omit $c.models "volume") }}
 {{- if gt (len (include "conch.name" .)) 30 }}{{ fail (printf "the release %q is too long: mode cluster begins Pods' names with it, and takes 30 characters with -conch" .Release.Name) }}{{ end }}
 {{- $pods := dict "release" (include "conch.name" .) "owner" (include "conch.name" .) "namespace" .Release.Namespace "image" .Values.triton.image "models" $models -}}
@@ -46,7 +48,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $_ := set $set "driver" (dict "kind" "kubernetes" "kubernetes" $pods) -}}
 {{- $_ := set $set "listen" (dict "grpc" ":8101" "http" ":8100" "metrics" ":8102" "admin" "unix:///run/conch/admin.sock") -}}
 {{- else }}
-{{- $_ := set $set "driver" (dict "kind" "attach" "endpoints" (list .Values.attach.endpoint)) -}}
+{{- $servers := dict "endpoints" (list .Values.attach.endpoint) }}
+{{- if .Values.attach.service }}{{ $servers = dict "service" .Values.attach.service }}{{ end -}}
+{{- $_ := set $set "driver" (merge (dict "kind" "attach") $servers) -}}
 {{- $_ := set $set "listen" (dict "grpc" ":8101" "http" ":8100" "metrics" ":8102" "admin" "unix:///run/conch/admin.sock") -}}
 {{- end }}
 {{- $config := deepCopy .Values.config }}
@@ -56,9 +60,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- mergeOverwrite $config $set | toYaml }}
 {{- end }}
+{{- /* Whether metrics and probes are asked for over TLS. The kubelet has no certificate of its own to show. */ -}}
+{{- define "conch.metricsTLS" -}}
+{{- $tls := dig "listen" "tls" dict .Values.config }}
+{{- if $tls.metrics }}
+{{- if and $tls.clientCA (ne (toString $tls.clientCertificates) "optional") }}{{ fail "config.listen.tls.metrics with clientCA asks probes for a certificate, which the kubelet does not have: set config.listen.tls.clientCertificates=optional, or metrics=false" }}{{ end -}}
+yes
+{{- end }}
+{{- end }}
 {{- /* Conch's container. */ -}}
 {{- define "conch.container" -}}
 {{- $own := include "conch.own" . -}}
+{{- $probed := printf "port: conch-metrics%s" (ternary ", scheme: HTTPS" "" (eq (include "conch.metricsTLS" .) "yes")) -}}
 name: conch
 image: {{ printf "%s:%s" .Values.image.repository .Values.image.tag | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -77,12 +90,12 @@ ports:
 # Ready once a plan serves; alive as long as the process answers. A start that loads large models takes its time.
 {{- if and (eq .Values.mode "cluster") (not (include "conch.handsOn" .)) }}
 # One that waits for the lease opens no door, for as long as another leads.
-startupProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 2, failureThreshold: 100000000}
+startupProbe: {httpGet: {path: /livez, {{ $probed }}}, periodSeconds: 2, failureThreshold: 100000000}
 {{- else }}
-startupProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 2, failureThreshold: 60}
+startupProbe: {httpGet: {path: /livez, {{ $probed }}}, periodSeconds: 2, failureThreshold: 60}
 {{- end }}
-readinessProbe: {httpGet: {path: /readyz, port: conch-metrics}, periodSeconds: 2}
-livenessProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+readinessProbe: {httpGet: {path: /readyz, {{ $probed }}}, periodSeconds: 2}
+livenessProbe: {httpGet: {path: /livez, {{ $probed }}}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
 {{- if include "conch.handsOn" . }}
 # The Service sends new connections elsewhere before this replica shuts its doors.
 lifecycle: {preStop: {sleep: {seconds: 5}}}
@@ -112,6 +125,7 @@ volumeMounts:
   - {name: models, mountPath: /models, readOnly: true}
   - {name: conch-models, mountPath: {{ .Values.cluster.models.path }}}
   {{- end }}
+  {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 {{- /* The volumes that only Conch's container has. */ -}}
 {{- define "conch.volumes" -}}
@@ -124,5 +138,8 @@ volumeMounts:
 {{- if not (include "conch.own" .) }}
 - name: conch-tmp
   emptyDir: {}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
