@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -136,6 +137,24 @@ func TestRefusedBeforeItIsRead(t *testing.T) {
 	require.Zero(t, s.Bytes)
 	require.Equal(t, uint64(1), s.Refused[gate.TooManyRequests])
 	require.Equal(t, uint64(1), s.Refused[gate.TooManyBytes])
+}
+
+// TestARequestEndsOnce, whoever ends it, and however many at once.
+func TestARequestEndsOnce(t *testing.T) {
+	d := open(t, gate.Options{Requests: 2})
+	_, c := d.enter()
+	r, err := c.Begin(never)
+	require.NoError(t, err)
+	other, err := c.Begin(never)
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(r.End)
+	}
+	all.Wait()
+	require.EqualValues(t, 1, d.Stats().Requests)
+	other.End()
+	require.Zero(t, d.Stats().Requests)
 }
 
 // TestUnfinishedBodiesAreEvicted: those of the connection that holds most, when more comes than may be held; then nothing is held.

@@ -5,16 +5,18 @@ package gate
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/mem"
 )
 
-// Request is one request or stream of a client. Its methods are called by one
+// Request is one request or stream of a client. Its methods but End are called by one
 // goroutine, those of a nil Request do nothing.
 type Request struct {
 	c     *Conn
 	evict func(error)
+	ended atomic.Bool
 }
 
 // Begin admits a request of this connection before anything of it is read, or
@@ -77,9 +79,9 @@ func (r *Request) Received(n int) (evicted error) {
 	return evicted
 }
 
-// End counts the request out.
+// End counts the request out. Any goroutine may call it, and only the first call counts: an answer and a panic beside it may both end a request.
 func (r *Request) End() {
-	if r == nil {
+	if r == nil || r.ended.Swap(true) {
 		return
 	}
 	r.c.gate.requests.Add(-1)
