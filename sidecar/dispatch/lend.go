@@ -45,7 +45,7 @@ func (s system) Borrow(data mem.BufferSlice) (borrowed, bool) {
 
 // block is memory that is lent to a server for one execution. One of the last three ends it.
 type block interface {
-	Place() batch.Place
+	Extent() batch.Extent
 	// Write copies data to a part of it.
 	Write(at int, data mem.BufferSlice)
 	// Free: the server has said its last word.
@@ -58,7 +58,7 @@ type block interface {
 
 // borrowed is the loan of what lies in the blocks of executions before.
 type borrowed interface {
-	Place() batch.Place
+	Extent() batch.Extent
 	// End ends it. Without the last word of the server that reads the blocks, they are not lent again.
 	End(lastWord bool)
 }
@@ -66,10 +66,10 @@ type borrowed interface {
 // loan is the memory that a batch shares with its partition's server. A nil loan
 // is none: the tensors go through the socket.
 type loan struct {
-	in    block         // that inputs were copied to; nil: none was
-	kept  []borrowed    // inputs that lie where an execution before has left them
-	input []batch.Place // of each input; nil: the inputs go through the socket
-	out   block         // nil: the outputs come through the socket
+	in    block          // that inputs were copied to; nil: none was
+	kept  []borrowed     // inputs that lie where an execution before has left them
+	input []batch.Extent // of each input; nil: the inputs go through the socket
+	out   block          // nil: the outputs come through the socket
 	slots []batch.Slot
 	// size is how many bytes of tensors are lent, and keeps how many of them are inputs that were not copied.
 	size, keeps int
@@ -101,14 +101,14 @@ func (d *Dispatcher) lend(a *attempt, joined *batch.Request) *loan {
 
 // lendInputs lends the inputs of a batch: where they lie if they lie in memory of the server, and else in a block that they are copied to, once.
 func (l *loan) lendInputs(m memory, joined *batch.Request) bool {
-	places := make([]batch.Place, len(joined.Inputs))
+	extents := make([]batch.Extent, len(joined.Inputs))
 	for i := range joined.Inputs {
 		if b, ok := m.Borrow(joined.Inputs[i].Data); ok {
-			places[i] = b.Place()
-			l.kept, l.keeps = append(l.kept, b), l.keeps+places[i].Size
+			extents[i] = b.Extent()
+			l.kept, l.keeps = append(l.kept, b), l.keeps+extents[i].Size
 		}
 	}
-	if offsets, size := joined.Layout(places); size > 0 {
+	if offsets, size := joined.Layout(extents); size > 0 {
 		in, ok := m.Take(size)
 		if !ok {
 			l.end(true)
@@ -116,17 +116,17 @@ func (l *loan) lendInputs(m memory, joined *batch.Request) bool {
 			return false
 		}
 		l.in, l.size = in, size
-		at := in.Place()
+		at := in.Extent()
 		for i := range joined.Inputs {
-			if places[i].Region != "" {
+			if extents[i].Region != "" {
 				continue
 			}
 			data := joined.Inputs[i].Data
 			in.Write(offsets[i], data)
-			places[i] = batch.Place{Region: at.Region, Offset: at.Offset + offsets[i], Size: data.Len()}
+			extents[i] = batch.Extent{Region: at.Region, Offset: at.Offset + offsets[i], Size: data.Len()}
 		}
 	}
-	l.input, l.size = places, l.size+l.keeps
+	l.input, l.size = extents, l.size+l.keeps
 	return true
 }
 
@@ -135,9 +135,9 @@ func (l *loan) marshal(r *batch.Request) mem.BufferSlice {
 	case l == nil:
 		return r.Marshal()
 	case l.out == nil:
-		return r.MarshalLent(l.input, batch.Place{}, nil)
+		return r.MarshalLent(l.input, batch.Extent{}, nil)
 	}
-	return r.MarshalLent(l.input, l.out.Place(), l.slots)
+	return r.MarshalLent(l.input, l.out.Extent(), l.slots)
 }
 
 // lent is how many bytes of tensors are lent.
@@ -192,7 +192,7 @@ func (l *loan) regions() (all []string) {
 		all = append(all, p.Region)
 	}
 	if l.out != nil {
-		all = append(all, l.out.Place().Region)
+		all = append(all, l.out.Extent().Region)
 	}
 	return all
 }

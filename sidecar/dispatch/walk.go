@@ -99,7 +99,7 @@ func (d *Dispatcher) walk(c *call, route *route) answer {
 func (w *walk) steps(ready []int) {
 	for {
 		for k, i := range ready {
-			if !w.begin(i, k == len(ready)-1) {
+			if !w.beginStep(i, k == len(ready)-1) {
 				return
 			}
 		}
@@ -122,8 +122,8 @@ func (w *walk) steps(ready []int) {
 	}
 }
 
-// begin begins a step. The last of those that can begin now runs on this goroutine if no other runs. It returns false if the walk has its answer.
-func (w *walk) begin(i int, last bool) bool {
+// beginStep begins a step. The last of those that can begin now runs on this goroutine if no other runs. It returns false if the walk has its answer.
+func (w *walk) beginStep(i int, last bool) bool {
 	if w.c.ctx.Err() != nil {
 		w.gone()
 		return false

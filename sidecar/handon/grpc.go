@@ -84,7 +84,7 @@ func (f *Front) relay(down grpc.ServerStream) (Outcome, error) {
 		down.SetTrailer(metadata.Pairs(markNotOwner, f.o.Name))
 		return SecondHop, status.Error(codes.Unavailable, f.secondHop(by[0]))
 	}
-	admitted, err := gate.Caller(down.Context()).Begin(func(cause error) {
+	admitted, err := gate.Caller(down.Context()).Admit(func(cause error) {
 		// Only the transport can end a call whose handler waits for a message.
 		if w, ok := grpc.ServerTransportStreamFromContext(down.Context()).(statusWriter); ok {
 			_ = w.WriteStatus(status.Convert(cause)) // fails if the call has ended

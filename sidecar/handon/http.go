@@ -44,7 +44,7 @@ func (f *Front) newHTTP() http.Handler {
 			return
 		}
 		conn := gate.ConnOf(r.Context())
-		admitted, err := conn.Begin(nil)
+		admitted, err := conn.Admit(nil)
 		if err == nil {
 			defer admitted.End()
 			var held int

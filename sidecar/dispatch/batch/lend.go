@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// maxRowBytes is the largest row of an output whose place is planned.
+// maxRowBytes is the largest row of an output whose extent is planned.
 const maxRowBytes = 1 << 30
 
 // LentPrefix begins the names of the regions that Conch shares with a server. The
@@ -24,20 +24,20 @@ func LentRegion(name string) bool { return strings.HasPrefix(name, LentPrefix) }
 // slotAlignment of tensors in lent memory: that of vector instructions.
 const slotAlignment = 64
 
-// Place is a part of memory that a server has mapped, by the name under which it is registered there (Triton's shared memory extensions). The zero Place is
+// Extent is a part of memory that a server has mapped, by the name under which it is registered there (Triton's shared memory extensions). The zero Extent is
 // none.
-type Place struct {
+type Extent struct {
 	Region       string
 	Offset, Size int
 }
 
-// none reports whether there is no place.
-func (p Place) none() bool { return p.Region == "" }
+// none reports whether there is no extent.
+func (p Extent) none() bool { return p.Region == "" }
 
 // Slot is where an output belongs in lent memory.
 type Slot struct {
 	Name string
-	// Offset in the outputs' Place, and room in bytes. Room is 0 for an output whose size
+	// Offset in the outputs' Extent, and room in bytes. Room is 0 for an output whose size
 	// is not known in advance; it comes in the message.
 	Offset, Size int
 }
@@ -51,12 +51,12 @@ func (r *Request) DataSize() int {
 	return n
 }
 
-// Layout plans the inputs in one piece of lent memory, without those that have a place already (nil: none has), and returns where in it each begins and
+// Layout plans the inputs in one piece of lent memory, without those that have an extent already (nil: none has), and returns where in it each begins and
 // how many bytes they need.
-func (r *Request) Layout(places []Place) (offsets []int, size int) {
+func (r *Request) Layout(extents []Extent) (offsets []int, size int) {
 	offsets = make([]int, len(r.Inputs))
 	for i := range r.Inputs {
-		if places != nil && !places[i].none() {
+		if extents != nil && !extents[i].none() {
 			continue
 		}
 		offsets[i] = alignSlot(size)
@@ -85,9 +85,9 @@ func (u *Rules) Slots(r *Request, rows int) (slots []Slot, size int) {
 
 func alignSlot(n int) int { return (n + slotAlignment - 1) &^ (slotAlignment - 1) }
 
-// MarshalLent returns the encoded message that names the places of the inputs, and asks for the outputs at their slots in out. An input without a
-// place (nil: none has one) goes in the message. All inputs must have data.
-func (r *Request) MarshalLent(inputs []Place, out Place, slots []Slot) mem.BufferSlice {
+// MarshalLent returns the encoded message that names the extents of the inputs, and asks for the outputs at their slots in out. An input without an
+// extent (nil: none has one) goes in the message. All inputs must have data.
+func (r *Request) MarshalLent(inputs []Extent, out Extent, slots []Slot) mem.BufferSlice {
 	lent := Request{Model: r.Model, Version: r.Version, ID: r.ID, Parameters: r.Parameters, Unknown: r.Unknown, Inputs: slices.Clone(r.Inputs)}
 	for i := range lent.Inputs {
 		t := &lent.Inputs[i]
@@ -99,7 +99,7 @@ func (r *Request) MarshalLent(inputs []Place, out Place, slots []Slot) mem.Buffe
 	for _, s := range slots {
 		o := RequestedOutput{Name: s.Name}
 		if s.Size > 0 {
-			o.Parameters = Place{out.Region, out.Offset + s.Offset, s.Size}.parameters()
+			o.Parameters = Extent{out.Region, out.Offset + s.Offset, s.Size}.parameters()
 		}
 		lent.Outputs = append(lent.Outputs, o)
 	}
@@ -109,7 +109,7 @@ func (r *Request) MarshalLent(inputs []Place, out Place, slots []Slot) mem.Buffe
 	return lent.Marshal()
 }
 
-func (p Place) parameters() []Parameter {
+func (p Extent) parameters() []Parameter {
 	return []Parameter{
 		StringParameter(ParameterSharedMemoryRegion, p.Region),
 		Int64Parameter(ParameterSharedMemorySize, int64(p.Size)),

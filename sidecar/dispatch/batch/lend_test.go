@@ -64,12 +64,12 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	slots, size := rules.Slots(r, 1)
 	memory := make([]byte, 1000)
 	offsets, _ := r.Layout(nil)
-	var in []batch.Place
+	var in []batch.Extent
 	for i, at := range offsets {
 		data := r.Inputs[i].Data
-		in = append(in, batch.Place{Region: "in", Offset: 100 + at, Size: data.CopyTo(memory[100+at:])})
+		in = append(in, batch.Extent{Region: "in", Offset: 100 + at, Size: data.CopyTo(memory[100+at:])})
 	}
-	out := batch.Place{Region: "out", Offset: 500, Size: size}
+	out := batch.Extent{Region: "out", Offset: 500, Size: size}
 
 	var sent tritonpb.ModelInferRequest
 	require.NoError(t, proto.Unmarshal(r.MarshalLent(in, out, slots).Materialize(), &sent))
@@ -87,11 +87,11 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	require.Empty(t, sent.Outputs[1].Parameters, "its size is not known")
 
 	sent.Reset()
-	require.NoError(t, proto.Unmarshal(r.MarshalLent([]batch.Place{{}, in[1]}, out, slots).Materialize(), &sent), "one of them has a place")
+	require.NoError(t, proto.Unmarshal(r.MarshalLent([]batch.Extent{{}, in[1]}, out, slots).Materialize(), &sent), "one of them has a place")
 	require.Equal(t, [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}}, sent.RawInputContents)
 	require.Empty(t, sent.Inputs[0].Parameters)
 	require.Equal(t, []byte{7, 8, 9}, at(sent.Inputs[1].Parameters, "in"))
-	_, rest := r.Layout([]batch.Place{in[0], {}})
+	_, rest := r.Layout([]batch.Extent{in[0], {}})
 	require.Equal(t, 3, rest, "what has a place needs none")
 
 	wire, err = proto.Marshal(&tritonpb.ModelInferResponse{

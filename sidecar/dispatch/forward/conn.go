@@ -57,11 +57,11 @@ type Conn struct {
 
 // ways are the connections that calls are made on. With Triton 2.51 one of grpc-go's
 // was faster than four for small messages (it carried 600 calls at once), and slower
-// for many callers with large ones, which have a lane of their own.
+// for many callers with large ones, which have a connection of their own.
 type ways struct {
 	grpc         *grpc.ClientConn
-	small, large *lane     // for requests of these sizes; nil: calls of inference are grpc-go's
-	http         *httpPort // nil: it is not used
+	small, large *inferenceConn // for requests of these sizes; nil: calls of inference are grpc-go's
+	http         *httpPort      // nil: it is not used
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -137,7 +137,7 @@ func (c *Conn) dial() (*ways, error) {
 	conn.Connect()
 	w := &ways{grpc: conn}
 	if !c.o.GRPC {
-		w.small, w.large = newLane(c.address, c.o.Credentials, c.o.Pool), newLane(c.address, c.o.Credentials, c.o.Pool)
+		w.small, w.large = newInferenceConn(c.address, c.o.Credentials, c.o.Pool), newInferenceConn(c.address, c.o.Credentials, c.o.Pool)
 		if c.o.HTTP != "" && c.o.Credentials == nil {
 			w.http = newHTTPPort(c.o.HTTP, c.o.Pool, cmp.Or(c.o.IdleHTTP, idleHTTP))
 		}

@@ -93,7 +93,7 @@ func (r *Router) Acquire(model string, h Hints) (l Lease, wait <-chan struct{}, 
 	if best == nil {
 		if best = m.leastBusy(h.Avoid); best == nil {
 			if !m.out {
-				wait = m.wait()
+				wait = m.waking()
 			}
 			return l, wait, m.outageError()
 		}

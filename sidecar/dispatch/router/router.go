@@ -131,8 +131,8 @@ func (m *model) wake() {
 	}
 }
 
-// wait returns the channel that wake closes. Guarded by Router.mu.
-func (m *model) wait() <-chan struct{} {
+// waking returns the channel that wake closes. Guarded by Router.mu.
+func (m *model) waking() <-chan struct{} {
 	if m.changed == nil {
 		m.changed = make(chan struct{})
 	}
@@ -405,7 +405,7 @@ func (r *Router) judge(m *model, n *notices) {
 		}
 	case m.outage == nil && !m.out && !r.closed:
 		var timer clock.Timer
-		timer = r.o.Clock.After(r.o.OutageWait, func() { r.waitEnded(m, &timer) })
+		timer = r.o.Clock.After(r.o.OutageWait, func() { r.declareOut(m, &timer) })
 		m.outage = timer
 	}
 }
@@ -418,8 +418,8 @@ func (m *model) rescue() {
 	}
 }
 
-// waitEnded declares the outage of a model, unless its timer was stopped meanwhile.
-func (r *Router) waitEnded(m *model, timer *clock.Timer) {
+// declareOut declares the outage of a model, unless its timer was stopped meanwhile.
+func (r *Router) declareOut(m *model, timer *clock.Timer) {
 	var n notices
 	r.mu.Lock()
 	defer r.unlock(&n)

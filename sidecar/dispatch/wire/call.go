@@ -98,7 +98,7 @@ func (c *Call) Reply(t *Turn, data mem.BufferSlice) {
 	c.out.trailer = appendMetadata(okTrailer[:len(okTrailer):len(okTrailer)], c.trailer)
 	l.send(&c.out)
 	l.mu.Unlock()
-	c.settle(t)
+	c.finish(t)
 }
 
 // Fail answers the call with an error. It does nothing else if the call has ended.
@@ -119,7 +119,7 @@ func (c *Call) Fail(t *Turn, err error) {
 	c.out.trailer = appendMetadata(appendMetadata(list, c.header), c.trailer)
 	l.send(&c.out)
 	l.mu.Unlock()
-	c.settle(t)
+	c.finish(t)
 }
 
 // Done says that the Handler has done with the call.
@@ -137,8 +137,8 @@ func (c *Call) begins() bool {
 	return true
 }
 
-// settle ends what belongs to a call that has its answer.
-func (c *Call) settle(t *Turn) {
+// finish ends what belongs to a call that has its answer.
+func (c *Call) finish(t *Turn) {
 	c.receiving.Lock()
 	c.message.free() // if it is not whole
 	c.settled = true

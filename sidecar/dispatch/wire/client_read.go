@@ -26,7 +26,7 @@ import (
 // read reads the connection to its end.
 func (c *Client) read() error {
 	for {
-		if err := c.await(headLen); err != nil {
+		if err := c.fill(headLen); err != nil {
 			return err
 		}
 		h := readHead(c.in.take(headLen))
@@ -38,7 +38,7 @@ func (c *Client) read() error {
 		if h.kind == http2.FrameData && !h.has(http2.FlagDataPadded) {
 			err = c.data(h)
 		} else {
-			if err := c.await(h.length); err != nil {
+			if err := c.fill(h.length); err != nil {
 				return err
 			}
 			err = c.handle(h, c.in.take(h.length))
@@ -49,8 +49,8 @@ func (c *Client) read() error {
 	}
 }
 
-// await waits until n bytes are there. What was queued so far goes out before it waits.
-func (c *Client) await(n int) error {
+// fill waits until n bytes are there. What was queued so far goes out before it waits.
+func (c *Client) fill(n int) error {
 	for len(c.in.data) < n {
 		c.mu.Lock()
 		queued := len(c.queued.parts) > 0
@@ -135,7 +135,7 @@ func (c *Client) data(h head) error {
 		return err
 	}
 	for left := h.length; left > 0; {
-		if err := c.await(1); err != nil {
+		if err := c.fill(1); err != nil {
 			return err
 		}
 		b := c.in.take(min(left, len(c.in.data)))

@@ -78,7 +78,7 @@ func (f *fields) headersFrame(h head, payload []byte) (parent uint32, err error)
 		}
 		parent, payload = dependsOn(payload), payload[5:]
 	}
-	f.begin(h.stream, h.flags)
+	f.beginBlock(h.stream, h.flags)
 	return parent, f.write(payload, h.has(http2.FlagHeadersEndHeaders))
 }
 
@@ -90,8 +90,8 @@ func (f *fields) continuation(h head, payload []byte) error {
 	return f.write(payload, h.has(http2.FlagContinuationEndHeaders))
 }
 
-// begin begins a block, with the flags of its HEADERS frame.
-func (f *fields) begin(stream uint32, flags http2.Flags) {
+// beginBlock begins a block, with the flags of its HEADERS frame.
+func (f *fields) beginBlock(stream uint32, flags http2.Flags) {
 	clear(f.list)
 	f.list, f.size, f.over, f.bytes, f.frames, f.stream, f.flags = f.list[:0], 0, false, 0, 0, stream, flags
 	f.decoder.SetEmitEnabled(true)

@@ -278,7 +278,7 @@ func (in *innerConn) frame(h head, payload []byte) error {
 	c := in.outer
 	switch h.kind {
 	case http2.FrameHeaders:
-		in.fields.begin(h.stream, h.flags)
+		in.fields.beginBlock(h.stream, h.flags)
 		fallthrough
 	case http2.FrameContinuation:
 		if err := in.fields.write(payload, h.has(http2.FlagHeadersEndHeaders)); err != nil || in.fields.stream != 0 {

@@ -112,7 +112,7 @@ func (s *Server) Serve(l net.Listener) error {
 		conn, err := l.Accept()
 		if err == nil {
 			pause = 0
-			s.begin(conn)
+			s.serve(conn)
 			continue
 		}
 		if temporary, ok := err.(interface{ Temporary() bool }); ok && temporary.Temporary() { //nolint:errorlint // net gives it bare
@@ -132,8 +132,8 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// begin serves a connection on a goroutine of its own.
-func (s *Server) begin(conn net.Conn) {
+// serve serves a connection on a goroutine of its own.
+func (s *Server) serve(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {

@@ -121,7 +121,7 @@ func (c *serverConn) serve() error {
 	}
 	first := true
 	for {
-		if err := c.await(headLen); err != nil {
+		if err := c.fill(headLen); err != nil {
 			return err
 		}
 		h := readHead(c.in.take(headLen))
@@ -136,7 +136,7 @@ func (c *serverConn) serve() error {
 		if h.kind == http2.FrameData && !h.has(http2.FlagDataPadded) {
 			err = c.data(h)
 		} else {
-			if err := c.await(h.length); err != nil {
+			if err := c.fill(h.length); err != nil {
 				return err
 			}
 			err = c.handle(h, c.in.take(h.length))
@@ -159,8 +159,8 @@ func (c *serverConn) serve() error {
 	}
 }
 
-// await waits until n bytes are there. What was handled so far goes out before it waits.
-func (c *serverConn) await(n int) error {
+// fill waits until n bytes are there. What was handled so far goes out before it waits.
+func (c *serverConn) fill(n int) error {
 	for len(c.in.data) < n {
 		c.pause()
 		if err := c.in.more(); err != nil {
@@ -268,7 +268,7 @@ func (c *serverConn) data(h head) error {
 		return err
 	}
 	for left := h.length; left > 0; {
-		if err := c.await(1); err != nil {
+		if err := c.fill(1); err != nil {
 			return err
 		}
 		b := c.in.take(min(left, len(c.in.data)))

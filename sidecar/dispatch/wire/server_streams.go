@@ -83,7 +83,7 @@ func (c *serverConn) received(id uint32) error {
 	}
 	if ok, left := c.plain(c.fields.list); ok {
 		if md, ok := received(c.fields.list); ok {
-			c.begin(id, md, left, ends)
+			c.beginCall(id, md, left, ends)
 			return nil
 		}
 	}
@@ -127,8 +127,8 @@ func (c *serverConn) trailers(id uint32, s *stream, ends bool) error {
 	return nil
 }
 
-// begin begins a call of the Handler's. It is called with the lock, which it releases.
-func (c *serverConn) begin(id uint32, md metadata.MD, left time.Duration, ends bool) {
+// beginCall begins a call of the Handler's. It is called with the lock, which it releases.
+func (c *serverConn) beginCall(id uint32, md metadata.MD, left time.Duration, ends bool) {
 	call := &Call{conn: c, id: id}
 	call.message.pool = c.server.o.Pool
 	call.out = outgoing{id: id, window: c.initial, open: true, owner: c}

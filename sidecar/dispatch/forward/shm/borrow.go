@@ -37,9 +37,9 @@ func (p *Pool) Borrow(data mem.BufferSlice) (*Borrowed, bool) {
 	return &Borrowed{data: append(mem.BufferSlice(nil), data...), slab: s, offset: offset}, true
 }
 
-// Place is where the data lies.
-func (b *Borrowed) Place() batch.Place {
-	return batch.Place{Region: b.slab.region, Offset: b.offset, Size: b.data.Len()}
+// Extent is where the data lies.
+func (b *Borrowed) Extent() batch.Extent {
+	return batch.Extent{Region: b.slab.region, Offset: b.offset, Size: b.data.Len()}
 }
 
 // End ends the loan. Without the server's last word about the execution that reads the data, its blocks are not lent again, as if they were forsaken: what is

@@ -46,7 +46,7 @@ func TestWhatOneExecutionLeavesIsLentToTheNext(t *testing.T) {
 			lent, ok := p.Borrow(c.data)
 			require.Equal(t, c.ok, ok)
 			if ok {
-				require.Equal(t, batch.Place{Region: a.Region(), Offset: c.offset, Size: c.data.Len()}, lent.Place())
+				require.Equal(t, batch.Extent{Region: a.Region(), Offset: c.offset, Size: c.data.Len()}, lent.Extent())
 				lent.End(true)
 			}
 		})
@@ -114,7 +114,7 @@ func TestAServerReadsWhatAnotherOneHasWritten(t *testing.T) {
 	take(t, writer, 1).Free()
 	written, lent := untilBorrowed(t, writer, reader, 8<<20)
 	require.Eventually(t, func() bool { return one.count() == 1 }, 30*time.Second, time.Millisecond, "the region that the reader did not have has gone")
-	at := lent.Place()
+	at := lent.Extent()
 	data := make([]byte, 14)
 	_, err := other.regions[at.Region].ReadAt(data, int64(at.Offset))
 	require.NoError(t, err)
@@ -138,24 +138,24 @@ func TestAReaderThatIsStartedAgainGetsRegionsAnew(t *testing.T) {
 	one, other := &server{}, &server{}
 	writer, reader := shm.New(one, shm.Options{Limit: 16 << 20}), shm.New(other, shm.Options{Limit: 8 << 20})
 	written, lent := untilBorrowed(t, writer, reader, 1<<20)
-	region := lent.Place().Region
+	region := lent.Extent().Region
 	reader.Discard()
 	_, ok := reader.Borrow(mem.BufferSlice{written})
 	require.False(t, ok)
 	lent.End(true)
 	written.Free()
 	written, lent = untilBorrowed(t, writer, reader, 1<<20)
-	require.NotEqual(t, region, lent.Place().Region)
+	require.NotEqual(t, region, lent.Extent().Region)
 	require.Eventually(t, func() bool { return one.count() == 1 && other.count() == 1 }, 30*time.Second, time.Millisecond)
 
 	reader.Discard()
 	lent.End(false)
 	written.Free()
-	region = lent.Place().Region
+	region = lent.Extent().Region
 	written, lent = untilBorrowed(t, writer, reader, 1<<20)
-	require.NotEqual(t, region, lent.Place().Region)
+	require.NotEqual(t, region, lent.Extent().Region)
 
-	at := lent.Place()
+	at := lent.Extent()
 	reader.Discard()
 	lent.End(false)
 	written.Free()

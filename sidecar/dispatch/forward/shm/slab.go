@@ -163,9 +163,9 @@ func (b *Block) Region() string { return b.slab.region }
 // Offset is where in its region the block begins.
 func (b *Block) Offset() int { return b.offset }
 
-// Place is where the block lies.
-func (b *Block) Place() batch.Place {
-	return batch.Place{Region: b.Region(), Offset: b.offset, Size: len(b.Data)}
+// Extent is where the block lies.
+func (b *Block) Extent() batch.Extent {
+	return batch.Extent{Region: b.Region(), Offset: b.offset, Size: len(b.Data)}
 }
 
 // Write copies data to a part of the block.

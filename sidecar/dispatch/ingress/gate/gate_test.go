@@ -89,14 +89,14 @@ func TestTheIdlestGoes(t *testing.T) {
 	d := open(t, gate.Options{Connections: 2, Requests: 10})
 	_, a := d.enter()
 	first, _ := d.enter()
-	busy, err := a.Begin(never)
+	busy, err := a.Admit(never)
 	require.NoError(t, err)
 	_, c := d.enter()
 	d.gone(first)
 	require.Equal(t, uint64(1), d.Stats().Refused[gate.Displaced])
 	require.Equal(t, 2, d.Stats().Connections)
 
-	_, err = c.Begin(never)
+	_, err = c.Admit(never)
 	require.NoError(t, err)
 	refused := d.dial()
 	accepted := make(chan struct{})
@@ -120,16 +120,16 @@ func TestRefusedBeforeItIsRead(t *testing.T) {
 	held := int64(0)
 	d := open(t, gate.Options{Requests: 1, Bytes: 100, Held: func() int64 { return held }})
 	_, c := d.enter()
-	r, err := c.Begin(never)
+	r, err := c.Admit(never)
 	require.NoError(t, err)
-	_, err = c.Begin(never)
+	_, err = c.Admit(never)
 	unavailable(t, err)
 	r.End()
 	held = 101 // by the dispatcher
-	_, err = c.Begin(never)
+	_, err = c.Admit(never)
 	unavailable(t, err)
 	held = 0
-	r, err = c.Begin(never)
+	r, err = c.Admit(never)
 	require.NoError(t, err)
 	r.End()
 	s := d.Stats()
@@ -143,9 +143,9 @@ func TestRefusedBeforeItIsRead(t *testing.T) {
 func TestARequestEndsOnce(t *testing.T) {
 	d := open(t, gate.Options{Requests: 2})
 	_, c := d.enter()
-	r, err := c.Begin(never)
+	r, err := c.Admit(never)
 	require.NoError(t, err)
-	other, err := c.Begin(never)
+	other, err := c.Admit(never)
 	require.NoError(t, err)
 	var all sync.WaitGroup
 	for range 8 {
@@ -165,7 +165,7 @@ func TestUnfinishedBodiesAreEvicted(t *testing.T) {
 	greedy, large := d.enter()
 	evicted := make(chan error, 2)
 	for _, c := range []*gate.Conn{small, large} {
-		r, err := c.Begin(func(err error) {
+		r, err := c.Admit(func(err error) {
 			if c == large {
 				evicted <- err
 			} else {
@@ -195,7 +195,7 @@ func TestUnfinishedBodiesAreEvicted(t *testing.T) {
 func TestWhoTakesNoAnswerIsClosed(t *testing.T) {
 	d := open(t, gate.Options{Stall: 40 * time.Millisecond})
 	client, c := d.enter()
-	r, err := c.Begin(never)
+	r, err := c.Admit(never)
 	require.NoError(t, err)
 	answer := r.Sent(mem.BufferSlice{mem.SliceBuffer(make([]byte, 5000))})
 	require.Equal(t, int64(5000), d.Stats().Bytes)
@@ -239,7 +239,7 @@ func TestWhatIsHeldIsBounded(t *testing.T) {
 				}
 			},
 			"answer": func(t *rapid.T) {
-				r, err := c.Begin(never)
+				r, err := c.Admit(never)
 				if err != nil {
 					unavailable(t, err)
 					require.Greater(t, total, int64(bound))
@@ -365,7 +365,7 @@ func BenchmarkRequest(b *testing.B) {
 	data := make([]byte, 1<<10)
 	b.ReportAllocs()
 	for b.Loop() {
-		r, err := c.Begin(never)
+		r, err := c.Admit(never)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -19,12 +19,12 @@ type Request struct {
 	ended atomic.Bool
 }
 
-// Begin admits a request of this connection before anything of it is read, or
+// Admit admits a request of this connection before anything of it is read, or
 // refuses it with UNAVAILABLE. Evict is called at most once, by another goroutine,
 // and is to end the request with the error given while it is not whole; nil if
 // that cannot be done. A nil Conn, of a server without a gate, admits every
 // request.
-func (c *Conn) Begin(evict func(error)) (*Request, error) {
+func (c *Conn) Admit(evict func(error)) (*Request, error) {
 	if c == nil {
 		return nil, nil //nolint:nilnil // a nil Request is usable
 	}

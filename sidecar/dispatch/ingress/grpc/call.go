@@ -17,10 +17,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
-// begin admits a call, or refuses it, before anything of it is read.
-func begin(stream grpc.ServerStream) (*gate.Request, error) {
+// admit admits a call, or refuses it, before anything of it is read.
+func admit(stream grpc.ServerStream) (*gate.Request, error) {
 	ctx := stream.Context()
-	return gate.Caller(ctx).Begin(func(cause error) {
+	return gate.Caller(ctx).Admit(func(cause error) {
 		// Only the transport can end a call whose handler waits for a message. If
 		// it could not, the call would go on, uncounted, until its client ends it.
 		if w, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter); ok {
@@ -32,7 +32,7 @@ func begin(stream grpc.ServerStream) (*gate.Request, error) {
 // stage runs the handler of a call of many messages. Refused is called for a call that is not admitted, and for messages that the handler never
 // receives. It is nil for calls whose messages are no inference requests.
 func stage(stream grpc.ServerStream, refused func(context.Context, string, error), handle func(grpc.ServerStream) error) error {
-	r, err := begin(stream)
+	r, err := admit(stream)
 	if err != nil {
 		if refused != nil {
 			refused(stream.Context(), "", err)
@@ -150,7 +150,7 @@ func staged(service *grpc.ServiceDesc, handlers map[string]grpc.StreamHandler) *
 // unary makes the handler of a generated unary method one of streams.
 func unary(m grpc.MethodDesc) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
-		r, err := begin(stream)
+		r, err := admit(stream)
 		if err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func unary(m grpc.MethodDesc) grpc.StreamHandler {
 
 // modelInfer is the handler of ModelInfer on messages as they were received.
 func (f *front) modelInfer(_ any, stream grpc.ServerStream) error {
-	r, err := begin(stream)
+	r, err := admit(stream)
 	if err != nil {
 		f.refused(stream.Context(), "", err)
 		return err

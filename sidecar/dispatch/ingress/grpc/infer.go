@@ -27,7 +27,7 @@ type unaryInfer struct {
 
 // Begin implements wire.Handler.
 func (u *unaryInfer) Begin(c *wire.Call) error {
-	r, err := gate.Caller(c.Context()).Begin(c.Evict)
+	r, err := gate.Caller(c.Context()).Admit(c.Evict)
 	if err != nil {
 		u.refused(c.Context(), "", err)
 		return err

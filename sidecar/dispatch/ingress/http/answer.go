@@ -21,8 +21,8 @@ type later interface {
 // mostAtOnce is the size of an answer up to which the goroutine that has it renders and writes it, which reads for others, too. Beyond that another one does.
 const mostAtOnce = 32 << 10
 
-// begin asks for an answer, and returns before it comes, where the connection allows that. End is called then before the client has all of it.
-func (h *Handler) begin(w nethttp.ResponseWriter, r *nethttp.Request, in *inference, end func()) (after bool) {
+// infers asks for an answer, and returns before it comes, where the connection allows that. End is called then before the client has all of it.
+func (h *Handler) infers(w nethttp.ResponseWriter, r *nethttp.Request, in *inference, end func()) (after bool) {
 	ctx := spans.FromHTTP(r.Context(), r.Header)
 	l, after := w.(later)
 	if !after {

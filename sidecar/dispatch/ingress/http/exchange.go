@@ -50,8 +50,8 @@ func (h *Handler) exchange(r *nethttp.Request, rt route) *exchange {
 	return x
 }
 
-// begin sets the server that the request goes to, and begins the execution's span.
-func (x *exchange) begin(server Server) {
+// sendTo sets the server that the request goes to, and begins the execution's span.
+func (x *exchange) sendTo(server Server) {
 	x.server = server
 	if x.request != nil {
 		x.execution = spans.Execute([]*spans.Request{x.request}, x.model, server.Partition, 0, 1, time.Now())

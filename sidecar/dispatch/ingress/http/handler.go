@@ -146,7 +146,7 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	}
 	path := requestPath(r)
 	rt, ok := parseRoute(path)
-	admitted, err := gate.ConnOf(r.Context()).Begin(nil)
+	admitted, err := gate.ConnOf(r.Context()).Admit(nil)
 	if err != nil {
 		h.refused(r, rt, err)
 		failStatus(w, plainType, err) // the body is not read
@@ -224,7 +224,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route, 
 		failDecode(w, err)
 		return false
 	}
-	return h.begin(w, r, in, end)
+	return h.infers(w, r, in, end)
 }
 
 const (

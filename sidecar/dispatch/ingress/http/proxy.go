@@ -143,7 +143,7 @@ func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, server Se
 
 // forward hands a request whose body was read to a server, and returns its answer.
 func (h *Handler) forward(w nethttp.ResponseWriter, r *nethttp.Request, server Server, body mem.Buffer, x *exchange) {
-	x.begin(server)
+	x.sendTo(server)
 	// Not freed: the transport may read a body until after the answer has begun.
 	out := r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 	out.Body = io.NopCloser(bytes.NewReader(body.ReadOnlyData()))

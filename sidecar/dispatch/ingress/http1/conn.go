@@ -182,7 +182,7 @@ func (c *conn) await(timed bool) (verdict, error) {
 		}
 		// What has come of a next request shows that the client is there, and has to wait for its turn.
 		if c.r < c.w {
-			if err := c.settle(); err != nil {
+			if err := c.awaitAnswer(); err != nil {
 				return 0, err
 			}
 			if v := c.verdict(); v != incomplete {
@@ -191,7 +191,7 @@ func (c *conn) await(timed bool) (verdict, error) {
 		}
 		switch {
 		case c.server.leaving.Load():
-			return 0, cmp.Or(c.settle(), errLeaving)
+			return 0, cmp.Or(c.awaitAnswer(), errLeaving)
 		case c.owed: // who answers sets the deadline for the next request
 		case timed:
 		case c.r < c.w:
@@ -246,8 +246,8 @@ func (c *conn) room() {
 	}
 }
 
-// settle waits for the answer to the last request. With an error the connection ends.
-func (c *conn) settle() error {
+// awaitAnswer waits for the answer to the last request. With an error the connection ends.
+func (c *conn) awaitAnswer() error {
 	if !c.owed {
 		return nil
 	}
@@ -260,13 +260,13 @@ func (c *conn) settle() error {
 func (c *conn) leaves(left *bool) {
 	if *left && c.owed {
 		c.x.cancel()
-		_ = c.settle() // the connection ends in any case
+		_ = c.awaitAnswer() // the connection ends in any case
 	}
 }
 
 // answer has the handler answer the plain request whose head is there, or begin to.
 func (c *conn) answer() error {
-	if !c.begin() {
+	if !c.markBusy() {
 		return net.ErrClosed
 	}
 	panics := true
@@ -303,8 +303,8 @@ func (c *conn) answer() error {
 	return x.finish()
 }
 
-// begin marks the connection as busy, if it is still open.
-func (c *conn) begin() bool {
+// markBusy marks the connection as busy, if it is still open.
+func (c *conn) markBusy() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {

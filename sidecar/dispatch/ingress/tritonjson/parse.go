@@ -69,7 +69,7 @@ type Doc struct {
 // Parse checks the text. An error is a *SyntaxError or a *DepthError.
 func Parse(text []byte, maxDepth int) (*Doc, error) {
 	p := parser{doc: Doc{text: text}, maxDepth: maxDepth}
-	pos := begin(text)
+	pos := valueStart(text)
 	if pos >= len(text) || text[pos] == 0 {
 		return nil, &SyntaxError{errEmpty, pos}
 	}
@@ -84,13 +84,13 @@ func Parse(text []byte, maxDepth int) (*Doc, error) {
 }
 
 // Root is the document's value.
-func (d *Doc) Root() Value { return Value{doc: d, pos: begin(d.text)} }
+func (d *Doc) Root() Value { return Value{doc: d, pos: valueStart(d.text)} }
 
 // byteOrderMark is what a text may begin with.
 const byteOrderMark = "\xef\xbb\xbf"
 
-// begin is where the value of a text begins.
-func begin(text []byte) int {
+// valueStart is where the value of a text begins.
+func valueStart(text []byte) int {
 	if bytes.HasPrefix(text, []byte(byteOrderMark)) {
 		return space(text, len(byteOrderMark))
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
-// Times of a lane's connection, which are those of the grpc-go connections.
+// Times of an inferenceConn, which are those of the grpc-go connections.
 const (
 	firstPause     = 20 * time.Millisecond
 	longestPause   = time.Second
@@ -33,9 +33,9 @@ const (
 	silencePatient = 20 * time.Second
 )
 
-// lane is a connection of package wire, for the calls of inference: it costs a third of what grpc-go's does. While it is not there, its calls take the grpc-go
+// inferenceConn is a connection of package wire, for the calls of inference: it costs a third of what grpc-go's does. While it is not there, its calls take the grpc-go
 // connection, which knows why.
-type lane struct {
+type inferenceConn struct {
 	network, address, authority string
 	credentials                 credentials.TransportCredentials // nil: in the clear
 	pool                        mem.BufferPool
@@ -46,9 +46,9 @@ type lane struct {
 	running sync.WaitGroup
 }
 
-// newLane begins to connect to an address as Dial takes it.
-func newLane(address string, secured credentials.TransportCredentials, pool mem.BufferPool) *lane {
-	l := &lane{network: "tcp", address: address, authority: address, credentials: secured, pool: pool, again: make(chan struct{}, 1)}
+// newInferenceConn begins to connect to an address as Dial takes it.
+func newInferenceConn(address string, secured credentials.TransportCredentials, pool mem.BufferPool) *inferenceConn {
+	l := &inferenceConn{network: "tcp", address: address, authority: address, credentials: secured, pool: pool, again: make(chan struct{}, 1)}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		l.network, l.address, l.authority = "unix", strings.TrimPrefix(path, "//"), "localhost"
 	}
@@ -59,7 +59,7 @@ func newLane(address string, secured credentials.TransportCredentials, pool mem.
 }
 
 // keep keeps the connection until ctx ends.
-func (l *lane) keep(ctx context.Context) {
+func (l *inferenceConn) keep(ctx context.Context) {
 	pause := firstPause
 	for ctx.Err() == nil {
 		client, err := l.connect(ctx)
@@ -85,7 +85,7 @@ func (l *lane) keep(ctx context.Context) {
 }
 
 // connect makes a connection.
-func (l *lane) connect(ctx context.Context) (*wire.Client, error) {
+func (l *inferenceConn) connect(ctx context.Context) (*wire.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, l.network, l.address)
@@ -106,7 +106,7 @@ func (l *lane) connect(ctx context.Context) (*wire.Client, error) {
 }
 
 // reconnect ends a pause between two attempts.
-func (l *lane) reconnect() {
+func (l *inferenceConn) reconnect() {
 	select {
 	case l.again <- struct{}{}:
 	default:
@@ -114,7 +114,7 @@ func (l *lane) reconnect() {
 }
 
 // close ends the connection and its calls.
-func (l *lane) close() {
+func (l *inferenceConn) close() {
 	l.cancel()
 	if c := l.client.Load(); c != nil {
 		c.Close()
@@ -131,13 +131,13 @@ func typed(err error) error {
 }
 
 // start begins a call. It returns false if the connection is not there; the request is not consumed then.
-func (l *lane) start(ctx context.Context, t *wire.Turn, method string, request mem.BufferSlice, then func(*wire.Turn, *Answer, error)) bool {
+func (l *inferenceConn) start(ctx context.Context, t *wire.Turn, method string, request mem.BufferSlice, then func(*wire.Turn, *Answer, error)) bool {
 	c := l.client.Load()
 	if c == nil {
 		return false
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
-	k := &laneCall{ctx: ctx, then: then}
+	k := &inferenceCall{ctx: ctx, then: then}
 	if ctx.Done() != nil {
 		k.stop = context.AfterFunc(ctx, k.cancel)
 	}
@@ -155,8 +155,8 @@ func (l *lane) start(ctx context.Context, t *wire.Turn, method string, request m
 	return true
 }
 
-// laneCall is a call on a lane.
-type laneCall struct {
+// inferenceCall is a call on an inferenceConn.
+type inferenceCall struct {
 	ctx       context.Context
 	then      func(*wire.Turn, *Answer, error)
 	stop      func() bool // of the watch over ctx; nil: it never ends
@@ -165,7 +165,7 @@ type laneCall struct {
 }
 
 // cancel ends the call with its context.
-func (k *laneCall) cancel() {
+func (k *inferenceCall) cancel() {
 	k.cancelled.Store(true)
 	if of := k.of.Load(); of != nil {
 		of.Cancel()
@@ -173,7 +173,7 @@ func (k *laneCall) cancel() {
 }
 
 // ended takes the end of the call.
-func (k *laneCall) ended(t *wire.Turn, got wire.Answer, err error) {
+func (k *inferenceCall) ended(t *wire.Turn, got wire.Answer, err error) {
 	if k.stop != nil {
 		k.stop()
 	}
