@@ -16,7 +16,8 @@ var block = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n.*?<!-- end -->`)
 
 // tables are the blocks by name.
 var tables = map[string]func(byName) string{
-	"ablation": ablationTable, "unseen": unseenTable, "judges": judgesTable, "pipelines": pipelinesTable, "live": liveTable, "latency": latencyTable, "throughput": throughputTable,
+	"ablation": ablationTable, "unseen": unseenTable, "judges": judgesTable, "pipelines": pipelinesTable, "live": liveTable, "latency": latencyTable("proxy"), "throughput": throughputTable("proxy"),
+	"reallatency": latencyTable("proxy.real"), "realthroughput": throughputTable("proxy.real"),
 	"held": heldTable, "past": pastTable, "elastic": elasticTable, "changes": changeTable, "foreseen": foreseenTable, "losses": lossTable, "gains": gainTable, "published": publishedTable,
 }
 
@@ -107,28 +108,32 @@ func liveTable(f byName) string {
 }
 
 // calls are the kinds of calls that proxy measures.
-var calls = [...][2]string{{"gRPC, 1 KB", "proxy.grpc.1KB"}, {"gRPC, 600 KB", "proxy.grpc.600KB"}, {"HTTP, 1 KB", "proxy.http.1KB"}, {"HTTP, 600 KB", "proxy.http.600KB"}}
+var calls = [...][2]string{{"gRPC, 1 KB", "grpc.1KB"}, {"gRPC, 600 KB", "grpc.600KB"}, {"HTTP, 1 KB", "http.1KB"}, {"HTTP, 600 KB", "http.600KB"}}
 
-func latencyTable(f byName) string {
-	var rows [][]string
-	for _, c := range calls {
-		name := c[1] + ".c1."
-		rows = append(rows, []string{
-			c[0], f.cell(name+"straight_p50_us", 0), f.cell(name+"forwarder_added_p50_us", 0), f.cell(name+"libraries_added_p50_us", 0),
-			f.cell(name+"nginx_added_p50_us", 0), f.cell(name+"haproxy_added_p50_us", 0), f.cell(name+"attached_added_p50_us", 0), f.cell(name+"added_p50_us", 0),
-		})
+func latencyTable(prefix string) func(byName) string {
+	return func(f byName) string {
+		var rows [][]string
+		for _, c := range calls {
+			name := prefix + "." + c[1] + ".c1."
+			rows = append(rows, []string{
+				c[0], f.cell(name+"straight_p50_us", 0), f.cell(name+"forwarder_added_p50_us", 0), f.cell(name+"libraries_added_p50_us", 0),
+				f.cell(name+"nginx_added_p50_us", 0), f.cell(name+"haproxy_added_p50_us", 0), f.cell(name+"attached_added_p50_us", 0), f.cell(name+"added_p50_us", 0),
+			})
+		}
+		return write([]string{"one caller, median, us", "straight", "forwarder adds", "libraries add", "nginx adds", "HAProxy adds", "Conch attached adds", "Conch adds"}, rows)
 	}
-	return write([]string{"one caller, median, us", "straight", "forwarder adds", "libraries add", "nginx adds", "HAProxy adds", "Conch attached adds", "Conch adds"}, rows)
 }
 
-func throughputTable(f byName) string {
-	var rows [][]string
-	for _, c := range calls {
-		name := c[1] + ".c64."
-		rows = append(rows, []string{
-			c[0], f.cell(name+"straight_per_second", 0), f.cell(name+"forwarder_throughput_ratio", 2), f.cell(name+"libraries_throughput_ratio", 2),
-			f.cell(name+"nginx_throughput_ratio", 2), f.cell(name+"haproxy_throughput_ratio", 2), f.cell(name+"attached_throughput_ratio", 2), f.cell(name+"throughput_ratio", 2),
-		})
+func throughputTable(prefix string) func(byName) string {
+	return func(f byName) string {
+		var rows [][]string
+		for _, c := range calls {
+			name := prefix + "." + c[1] + ".c64."
+			rows = append(rows, []string{
+				c[0], f.cell(name+"straight_per_second", 0), f.cell(name+"forwarder_throughput_ratio", 2), f.cell(name+"libraries_throughput_ratio", 2),
+				f.cell(name+"nginx_throughput_ratio", 2), f.cell(name+"haproxy_throughput_ratio", 2), f.cell(name+"attached_throughput_ratio", 2), f.cell(name+"throughput_ratio", 2),
+			})
+		}
+		return write([]string{"64 callers, of the calls per second straight", "straight, req/s", "forwarder", "libraries", "nginx", "HAProxy", "Conch attached", "Conch"}, rows)
 	}
-	return write([]string{"64 callers, of the calls per second straight", "straight, req/s", "forwarder", "libraries", "nginx", "HAProxy", "Conch attached", "Conch"}, rows)
 }
