@@ -102,19 +102,7 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 					o.Logger.Warn("the lease of the release is lost; requests go on, plans wait", "release", o.Release)
 				}
 			},
-			OnNewLeader: func(leader string) {
-				l.report(elector)
-				select {
-				case <-l.led:
-					if leader != "" && leader != o.Identity {
-						o.Lost(leader)
-					}
-				default:
-					if leader != "" && leader != o.Identity {
-						o.Logger.Info("another conch leads this release, until it ends", "leader", ParseReplica(leader).Name)
-					}
-				}
-			},
+			OnNewLeader: func(string) { l.report(elector) },
 		},
 	})
 	if err != nil {
@@ -141,14 +129,35 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 	}
 }
 
-// report says who leads now, where that is another than was said last. The elector's calls come in goroutines of their own, in any order.
+// report says who leads now. The elector's calls come in goroutines of their own, late and in any order: what they name may be the conch from which this one has the
+// lease by now.
 func (l *Lease) report(elector *leaderelection.LeaderElector) {
 	l.reporting.Lock()
 	defer l.reporting.Unlock()
+	led := l.hasLed() // before who leads is looked at: who has led and sees another has lost the lease
 	leader := elector.GetLeader()
-	if leader != "" && leader != l.reported && l.o.Leads != nil {
+	switch {
+	case leader == "":
+		return
+	case leader == l.o.Identity:
+	case led:
+		l.o.Lost(leader)
+	default:
+		l.o.Logger.Info("another conch leads this release, until it ends", "leader", ParseReplica(leader).Name)
+	}
+	if leader != l.reported && l.o.Leads != nil {
 		l.reported = leader
 		l.o.Leads(leader)
+	}
+}
+
+// hasLed reports that this conch leads, or did.
+func (l *Lease) hasLed() bool {
+	select {
+	case <-l.led:
+		return true
+	default:
+		return false
 	}
 }
 

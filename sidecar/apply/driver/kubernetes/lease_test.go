@@ -62,6 +62,40 @@ func TestOneConchLeads(t *testing.T) {
 	})
 }
 
+// A conch that leads is not told of the one before as of one that took the lease from it, however late that news comes.
+func TestLateNewsOfTheLeaderBefore(t *testing.T) {
+	c := newCluster(t)
+	o := kubernetes.LeaseOptions{
+		Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "first", Logger: slog.New(slog.DiscardHandler),
+		Lost: func(leader string) { t.Error("lost to " + leader) },
+	}
+	first, err := kubernetes.Lead(t.Context(), o)
+	require.NoError(t, err)
+	o.Identity = "second"
+	heard, goOn, knows := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	o.Leads = func(leader string) {
+		if leader == "second" {
+			close(knows)
+			return
+		}
+		close(heard)
+		<-goOn // a machine that does other things first
+	}
+	next := make(chan *kubernetes.Lease)
+	go func() {
+		l, err := kubernetes.Lead(t.Context(), o)
+		assert.NoError(t, err)
+		next <- l
+	}()
+	<-heard
+	first.Release()
+	second := <-next
+	close(goOn)
+	<-knows
+	require.NoError(t, second.Held())
+	second.Release()
+}
+
 // While the API server does not answer, nothing may be changed, before another could lead. Afterwards the same conch leads on.
 func TestALeaseThatCannotBeRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
