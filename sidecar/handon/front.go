@@ -186,6 +186,8 @@ func (f *Front) Take(key string) net.Listener {
 		f.running.Go(f.grpc.GracefulStop)
 	case "http":
 		f.leaving.Store(true)
+	case "metrics": // a connection that is kept would have this front's few figures for ever
+		f.metrics.SetKeepAlivesEnabled(false)
 	}
 	return last{d.socket.turn()}
 }

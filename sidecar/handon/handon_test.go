@@ -262,6 +262,27 @@ func TestThisReplicaBecomesTheOwner(t *testing.T) {
 	require.Positive(t, by["b"])
 }
 
+// A scrape keeps its connection: once the metrics are another server's, they are so for it, too.
+func TestMetricsOverAConnectionThatIsKept(t *testing.T) {
+	r := newReplica(t, "b")
+	at := "http://" + r.Address("metrics").String() + "/metrics"
+	scrape := func() string {
+		answer, err := r.web.Get(at) //nolint:noctx // a test
+		require.NoError(t, err)
+		page, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		return string(page)
+	}
+	require.Contains(t, scrape(), "conch_handing_on_requests")
+	next := &httptest.Server{Listener: r.Take("metrics"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "the owner's")
+	})}}
+	next.Start()
+	defer next.Close()
+	require.Eventually(t, func() bool { return scrape() == "the owner's" }, 30*time.Second, time.Millisecond)
+}
+
 // Doors may be taken, and owners change, while a front is closed: nothing is left of it.
 func TestCloseBesideTheRest(t *testing.T) {
 	r := newReplica(t, "b")
