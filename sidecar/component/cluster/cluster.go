@@ -125,12 +125,12 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 		return err
 	}
 	c.lease.Store(lease)
-	owner, err := c.OwnedBy(ctx, c.k.Owner)
-	if err == nil && owner != nil && owner.UID != c.owner.UID {
-		err = fmt.Errorf("driver.kubernetes.owner: ConfigMap %s was made anew while this conch followed, which has to start anew, too", owner.Name)
-	}
-	if err == nil {
-		err = c.Store.TakeOver(ctx)
+	for err = c.takeOver(ctx); kubernetes.Passing(err) && ctx.Err() == nil; err = c.takeOver(ctx) {
+		c.log.Warn("the release's state cannot be taken over yet; it is tried again", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(takeOverPause):
+		}
 	}
 	if err == nil {
 		err = then()
@@ -142,6 +142,21 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 	c.log.Info("this conch leads its release", "release", c.k.Release)
 	close(c.leading)
 	return nil
+}
+
+// takeOverPause is between attempts to take over the state of a cluster whose API server does not answer.
+const takeOverPause = 500 * time.Millisecond
+
+// takeOver makes the release's state this conch's.
+func (c *Cluster) takeOver(ctx context.Context) error {
+	owner, err := c.OwnedBy(ctx, c.k.Owner)
+	if err == nil && owner != nil && owner.UID != c.owner.UID {
+		err = fmt.Errorf("driver.kubernetes.owner: ConfigMap %s was made anew while this conch followed, which has to start anew, too", owner.Name)
+	}
+	if err != nil {
+		return err
+	}
+	return c.Store.TakeOver(ctx)
 }
 
 // Leading is closed once this conch leads; nil without a cluster, where there is nothing to wait for.
@@ -249,6 +264,14 @@ func (c *Cluster) Held() error {
 		return lease.Held()
 	}
 	return kubernetes.ErrNotLeading
+}
+
+// Owns is nil while no other conch can lead, and this one has taken over: what it knows of the cluster was behind before.
+func (c *Cluster) Owns() error {
+	if c.Follows() {
+		return kubernetes.ErrNotLeading
+	}
+	return c.Held()
 }
 
 // Run implements component.Component: it fails once this conch has led and another does. Whoever led has connections, queues and leases on places that are the

@@ -18,6 +18,7 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -89,6 +90,9 @@ func (r *replica) lead(t *testing.T) {
 			if !r.Follows() {
 				return errors.New("others take it for the owner before it has all")
 			}
+			if r.Owns() == nil {
+				return errors.New("it may change the cluster before it knows what is there")
+			}
 			return r.refuse
 		})
 	}()
@@ -136,6 +140,7 @@ func TestAReplicaFollowsUntilItLeads(t *testing.T) {
 		require.NoError(t, <-first.led)
 		require.False(t, first.Follows())
 		require.NoError(t, first.Held())
+		require.NoError(t, first.Owns())
 		require.NoError(t, first.Store.Write(plan("1")))
 
 		second := a.replica("second", "")
@@ -207,6 +212,23 @@ func TestAnotherLeads(t *testing.T) {
 		require.ErrorContains(t, <-ended, "another conch, second, leads release conch by now: this one ends")
 		require.ErrorIs(t, first.Store.Write(plan("first's")), kubernetes.ErrNotLeading)
 		second.end(t)
+	})
+}
+
+// An API server that fails in the middle of a take-over costs no replica.
+func TestTheAPIServerFailsDuringATakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t)
+		r := a.replica("first", "")
+		until := time.Now().Add(20 * time.Second)
+		a.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return time.Now().Before(until), nil, apierrors.NewInternalError(errors.New("etcd has no leader"))
+		})
+		r.lead(t)
+		require.NoError(t, <-r.led)
+		require.False(t, time.Now().Before(until))
+		require.NoError(t, r.Owns())
+		r.end(t)
 	})
 }
 

@@ -26,7 +26,7 @@ func PodOptions(c *config.Config) kubernetes.Options {
 func inCluster(ctx context.Context, o Options) (*Servers, error) {
 	of := PodOptions(o.Config)
 	of.Connection, of.Credentials, of.Logger = o.Cluster.Connection, o.Credentials, o.Log.With("part", "driver")
-	of.Leaving, of.Changed, of.Fence = o.Leaving, o.NodesChanged, o.Cluster.Held
+	of.Leaving, of.Changed, of.Fence = o.Leaving, o.NodesChanged, o.Cluster.Owns
 	pods, err := kubernetes.New(ctx, of)
 	if err != nil {
 		return nil, err

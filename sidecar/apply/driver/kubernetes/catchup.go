@@ -29,6 +29,13 @@ func (d *Driver) CatchUp(ctx context.Context) error {
 	defer look.Stop()
 	for {
 		now, err := d.b.Client.CoreV1().Pods(d.b.Namespace).List(ctx, meta.ListOptions{LabelSelector: LabelRelease + "=" + d.b.Release})
+		if Passing(err) && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(catchUpAsk):
+				continue
+			}
+		}
 		if err != nil {
 			return fmt.Errorf("the Pods of release %s: %w", d.b.Release, err)
 		}

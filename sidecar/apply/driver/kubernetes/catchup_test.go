@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
 	resource "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -90,6 +91,23 @@ func TestTheWatchStaysBehind(t *testing.T) {
 			return true, nil, errors.New("the API server does not answer")
 		})
 		require.ErrorContains(t, d.CatchUp(t.Context()), "the Pods of release conch: the API server does not answer")
+	})
+}
+
+// An API server that fails for a while does not end the wait, and one that goes on failing does.
+func TestTheAPIServerFailsWhileAConchCatchesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, _ := lagging(t)
+		d := open(t, options(k))
+		failing := 3
+		k.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			failing--
+			return failing >= 0, nil, apierrors.NewInternalError(errors.New("etcd has no leader"))
+		})
+		require.NoError(t, d.CatchUp(t.Context()))
+		failing = 1000
+		require.ErrorContains(t, d.CatchUp(t.Context()), "etcd has no leader")
+		require.Greater(t, failing, 900)
 	})
 }
 
