@@ -141,6 +141,35 @@ func TestTheNextConchFindsThePods(t *testing.T) {
 	require.Empty(t, c.names())
 }
 
+// A conch that does not lead any more takes no model from a server that it was about to end: another one may serve from it.
+func TestAServerIsNotEndedByWhoDoesNotLead(t *testing.T) {
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	o := options(c)
+	var led atomic.Bool
+	led.Store(true)
+	o.Fence = func() error {
+		if led.Load() {
+			return nil
+		}
+		return kubernetes.ErrNotLeading
+	}
+	d := open(t, o)
+	s, err := d.Start(t.Context(), part(t, d, "p", 100))
+	require.NoError(t, err)
+	require.NoError(t, s.Load(t.Context(), "m"))
+	led.Store(false)
+	within, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.ErrorIs(t, s.Stop(within), kubernetes.ErrNotLeading)
+	models, err := s.Models(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"m"}, models)
+	require.Equal(t, []string{"conch-p-1"}, c.names())
+	led.Store(true)
+	require.NoError(t, s.Kill(t.Context()))
+	<-s.Done()
+}
+
 // A server that dies is known to be dead, with the reason; its Pod goes, and the next one has a name of its own.
 func TestAServerDies(t *testing.T) {
 	c := newCluster(t, node("node-1"), slice("node-1"))

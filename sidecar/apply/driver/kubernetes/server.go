@@ -90,9 +90,12 @@ func (s *server) isEnding() { s.mu.Lock(); s.ending = true; s.mu.Unlock() }
 // Stop implements driver.Server: every model is unloaded, so that accepted requests are answered; then the Pod is deleted with grace, then without.
 func (s *server) Stop(ctx context.Context) error {
 	s.isEnding()
-	draining, cancel := context.WithTimeout(ctx, s.d.b.DrainTimeout)
-	unclean := s.Release(draining)
-	cancel()
+	unclean := s.d.b.Fence() // the server may be another conch's by now, which serves from it
+	if unclean == nil {
+		draining, cancel := context.WithTimeout(ctx, s.d.b.DrainTimeout)
+		unclean = s.Release(draining)
+		cancel()
+	}
 	grace := int64(1) // it has nothing left to do; the kubelet gives it two seconds
 	if unclean != nil {
 		grace = int64(max(s.d.b.StopTimeout, time.Second) / time.Second)
