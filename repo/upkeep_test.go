@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/repo"
 )
 
@@ -152,4 +154,40 @@ func TestAVerificationHoldsUpNobodyWhileItReads(t *testing.T) {
 	v, err := s.Verify(ctx, true)
 	require.NoError(t, err)
 	require.Empty(t, v.Damaged, "what was collected meanwhile is not damaged")
+}
+
+// taken are revisions that another conch has taken over since they were read.
+type taken struct{ store.Store }
+
+var errTaken = errors.New("another conch has taken it over")
+
+// Write implements store.Store.
+func (taken) Write(changes ...store.Change) error {
+	if len(changes) > 0 {
+		return errTaken
+	}
+	return nil
+}
+
+// A store whose revisions are another conch's by now removes nothing of what that one has imported.
+func TestCollectBesideTheNextConch(t *testing.T) {
+	dir, content := t.TempDir(), filepath.Join(t.TempDir(), "content")
+	next, err := repo.Open(t.TempDir(), repo.Options{Files: content})
+	require.NoError(t, err)
+	defer next.Close() //nolint:errcheck // a test
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one"}.write(t, dir)
+	_, err = next.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "db"), 0o600, nil)
+	require.NoError(t, err)
+	defer db.Close() //nolint:errcheck // a test
+	before, err := repo.Open(t.TempDir(), repo.Options{Revisions: taken{store.NewBolt(db)}, Files: content})
+	require.NoError(t, err)
+	defer before.Close() //nolint:errcheck // a test
+	_, err = before.Collect(t.Context(), repo.Retention{Newest: 1})
+	require.ErrorIs(t, err, errTaken)
+	v, err := next.Verify(t.Context(), false)
+	require.NoError(t, err)
+	require.Empty(t, v.Damaged)
 }
