@@ -44,9 +44,9 @@ func (f framed) serve(ctx context.Context, l net.Listener) {
 		}
 		go func() {
 			defer func() { _ = conn.Close() }()
-			ctx, left := context.WithCancel(gate.WithConn(ctx, conn)) // it ends when the caller leaves
+			ctx, left := context.WithCancel(gate.WithConn(ctx, conn)) // it ends with the connection
 			defer left()
-			for f.request(ctx, conn) == nil {
+			for f.request(ctx, conn) == nil { // a caller that leaves while its request runs is noticed when the answer is written: a transport that reads meanwhile notices at once
 			}
 		}()
 	}
@@ -70,9 +70,13 @@ func (f framed) request(ctx context.Context, conn net.Conn) error {
 	// 2. What is read counts as the caller's until the message is whole.
 	admitted.Receive()
 	data, err := f.read(conn, binary.BigEndian.Uint32(head[:]))
-	if evicted := admitted.Received(len(data)); evicted != nil || err != nil {
-		f.d.Refused(ctx, "", evicted)
-		return io.ErrUnexpectedEOF
+	if evicted := admitted.Received(len(data)); evicted != nil {
+		err = evicted
+	}
+	if err != nil {
+		f.d.Refused(ctx, "", err)
+		_ = f.answer(conn, nil, err)
+		return err
 	}
 
 	// 3. From here on the request belongs to the dispatcher, with its buffers.
@@ -88,22 +92,29 @@ func (f framed) request(ctx context.Context, conn net.Conn) error {
 	ended := make(chan end, 1)
 	f.d.Begin(ctx, nil, r, func(_ *wire.Turn, r *batch.Response, err error) { ended <- end{r, err} }) // Then must not block.
 
-	// 4. The answer is the transport's to free. What of it is not yet written counts as owed to the caller.
+	// 4. The answer is the transport's to free. It counts as held for the caller until it is written.
 	got := <-ended
 	if got.err != nil {
 		return f.answer(conn, nil, got.err)
 	}
 	defer got.r.Free()
-	return f.answer(conn, got.r.Marshal(), got.r.Err())
+	answer := got.r.Marshal()
+	caller := gate.ConnOf(ctx)
+	caller.Owe(answer.Len())
+	defer caller.Release(answer.Len()) // its length now: it is freed by then
+	return f.answer(conn, answer, got.r.Err())
 }
 
+// read reads a message of n bytes. The buffer grows with what has come, which the gate counts: a length alone takes no memory.
 func (f framed) read(conn io.Reader, n uint32) ([]byte, error) {
-	if int(n) > f.most {
-		return nil, io.ErrShortBuffer
+	if int64(n) > int64(f.most) {
+		return nil, status.Errorf(codes.ResourceExhausted, "a message has %d bytes, and at most %d are read", n, f.most)
 	}
-	data := make([]byte, n)
-	_, err := io.ReadFull(conn, data)
-	return data, err
+	data, err := io.ReadAll(io.LimitReader(conn, int64(n)))
+	if err != nil || len(data) < int(n) {
+		return nil, status.Error(codes.Canceled, "the caller left before the message was whole")
+	}
+	return data, nil
 }
 
 // answer consumes data.
@@ -134,16 +145,19 @@ func TestATransportOfItsOwn(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
-	ask := func(conn net.Conn, data []byte) (codes.Code, []byte) {
-		_, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
-		require.NoError(t, err)
+	reply := func(conn net.Conn) (codes.Code, []byte) {
 		var head [5]byte
-		_, err = io.ReadFull(conn, head[:])
+		_, err := io.ReadFull(conn, head[:])
 		require.NoError(t, err)
 		text := make([]byte, binary.BigEndian.Uint32(head[1:]))
 		_, err = io.ReadFull(conn, text)
 		require.NoError(t, err)
 		return codes.Code(head[0]), text
+	}
+	ask := func(conn net.Conn, data []byte) (codes.Code, []byte) {
+		_, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
+		require.NoError(t, err)
+		return reply(conn)
 	}
 	conn := dial()
 	good, err := proto.Marshal(message("7", 2, 1))
@@ -175,13 +189,21 @@ func TestATransportOfItsOwn(t *testing.T) {
 	require.Equal(t, codes.Unavailable, code, string(data))
 	close(p.hold)
 	require.Equal(t, codes.OK, <-held)
-	require.Eventually(t, func() bool { return g.Stats().Requests == 0 }, 30*time.Second, time.Millisecond)
-	require.Eventually(t, seen.settled, 30*time.Second, time.Millisecond)
-	seen.mu.Lock()
-	defer seen.mu.Unlock()
-	results := map[dispatch.Result]int{}
-	for _, o := range seen.outcomes {
-		results[o.Result]++
-	}
-	require.Equal(t, 3, results[dispatch.OK])
+	idle := func() bool { return g.Stats().Requests == 0 && g.Stats().Bytes == 0 && seen.settled() }
+	require.Eventually(t, idle, 30*time.Second, time.Millisecond)
+
+	// A message that is too long is not read, and one whose caller leaves is counted.
+	long := dial()
+	_, err = long.Write(binary.BigEndian.AppendUint32(nil, 1<<30))
+	require.NoError(t, err)
+	code, data = reply(long)
+	require.Equal(t, codes.ResourceExhausted, code, string(data))
+	require.Eventually(t, idle, 30*time.Second, time.Millisecond)
+	unfinished := dial()
+	_, err = unfinished.Write(append(binary.BigEndian.AppendUint32(nil, 100), "half"...))
+	require.NoError(t, err)
+	require.NoError(t, unfinished.Close())
+	require.Eventually(t, func() bool { return seen.count(t)[dispatch.Cancelled] == 1 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, idle, 30*time.Second, time.Millisecond)
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Rejected: 4, dispatch.Cancelled: 1}, seen.count(t))
 }

@@ -6,8 +6,8 @@
 // whole yet, bytes of answers that clients do not take.
 //
 // A Gate is shared by both fronts. Their listeners are wrapped by Listener, so
-// that every connection is a *Conn. A front calls Begin and End around each
-// request and reports when the request is whole. Beyond a bound new requests are
+// that every connection is a *Conn. A front calls Admit before each request
+// and End after it, and reports when the request is whole. Beyond a bound new requests are
 // refused with UNAVAILABLE before anything of them is read. Requests that are
 // still being received are evicted with the same answer, those of the connection
 // that holds most first: an accepted request is never given up for one that is not
