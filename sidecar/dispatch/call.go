@@ -39,7 +39,7 @@ type call struct {
 
 	// phase changes only under queues.mu; done and left are never changed again, so that they may be read without it.
 	phase atomic.Uint32
-	// What follows belongs to who has the call: whoever holds queues.mu while it is queued, its attempt while it runs.
+	// What follows is guarded by queues.mu while the call is queued, and belongs to its attempt while it runs.
 	queued queue.Request
 	at     *attempt // that it is in; nil: none. Guarded by queues.mu
 	given  bool     // its answer
@@ -124,7 +124,7 @@ func (c *call) awaited() (await func() answer) {
 	return func() answer { return <-done }
 }
 
-// give hands a call its answer. A panic of whoever takes it is that call's alone.
+// give hands a call its answer. A panic of the function that takes it concerns that call alone.
 func (c *call) give(t *wire.Turn, a answer) {
 	defer func() { recovered(c.d.o.Logger, "answering a request", recover()) }()
 	c.given = true

@@ -21,9 +21,9 @@ import (
 // requests do.
 //
 //	opened    newTicket: it has a caller, a time of arrival, and one deadline for all its waits (until)
-//	arrived   arrive: its model is known, it counts as under way of that model, and the Observer is told
+//	arrived   arrive: its model is known, it counts as under way of that model, and the Observer learns of it
 //	admitted  admit: it takes from the limits, and a drain waits for it
-//	ended     end: it has its outcome, which the Observer is told, and takes from the limits no more
+//	ended     end: the Observer has its outcome, and it takes from the limits no more
 //
 // A request may end at each of these stages. It ends once: end makes the outcomes of all requests, and nothing else does.
 //

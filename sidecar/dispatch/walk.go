@@ -27,7 +27,7 @@ import (
 // Tensors between steps are references to the buffers that they were received in, also where these are lent shared memory: the block is not free
 // before the last reference is given back, and the server that wrote it has said its last word before there is a reference. A tensor is given back
 // when the last step that takes it has its request; a step's request has references of its own, until its execution has ended. Its bytes are counted until
-// that step has ended. Where the server of the next step has mapped the memory that a tensor lies in, that step's request names the place (lend.go).
+// that step has ended. Where the server of the next step has mapped the memory that a tensor lies in, that step's request names its extent (lend.go).
 type walk struct {
 	d       *Dispatcher
 	c       *call

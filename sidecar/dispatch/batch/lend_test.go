@@ -87,7 +87,7 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	require.Empty(t, sent.Outputs[1].Parameters, "its size is not known")
 
 	sent.Reset()
-	require.NoError(t, proto.Unmarshal(r.MarshalLent([]batch.Extent{{}, in[1]}, out, slots).Materialize(), &sent), "one of them has a place")
+	require.NoError(t, proto.Unmarshal(r.MarshalLent([]batch.Extent{{}, in[1]}, out, slots).Materialize(), &sent), "one of them has an extent")
 	require.Equal(t, [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}}, sent.RawInputContents)
 	require.Empty(t, sent.Inputs[0].Parameters)
 	require.Equal(t, []byte{7, 8, 9}, at(sent.Inputs[1].Parameters, "in"))

@@ -55,8 +55,8 @@ func Split(config *tritonpb.ModelConfig, models func(name string) (Model, bool))
 	return split(config, models, []string{config.GetName()}, map[string]bool{})
 }
 
-// split is Split, for an ensemble that is called by others; callers are their names, and its own. Fine are ensembles that were looked at: whoever calls
-// one of them, it calls no caller, since that would have been a circle then.
+// split is Split, for an ensemble that is called by others; callers are their names, and its own. Fine are the names of ensembles that were
+// split already: none of them calls any of the callers, which would have been found as a circle.
 func split(config *tritonpb.ModelConfig, models func(string) (Model, bool), callers []string, fine map[string]bool) (*Graph, string) {
 	switch {
 	case config.GetModelTransactionPolicy().GetDecoupled():

@@ -16,8 +16,8 @@ import (
 // it gets no lease and no batch for a time that doubles with every ejection (outlier ejection, as in Envoy). It is then on probation: its next
 // execution decides.
 //
-// The last usable place of a model is never ejected, unless the model is a merge group. Its requests wait meanwhile, and who is told of it
-// (Options.PlaceChanged) has the group's members serve them.
+// The last usable place of a model is never ejected, unless the model is a merge group. Its requests wait meanwhile, and the function
+// Options.PlaceChanged has the group's members serve them.
 //
 // Only faults count, for which a request cannot be blamed. What refuses a request says nothing of the place: see forward.Faulted. A fault that the
 // request repeats on another place was the request's own, and is excused.

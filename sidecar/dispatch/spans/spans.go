@@ -117,7 +117,7 @@ func (r *Request) Answered(code int) {
 	}
 }
 
-// Queued reports how long the request was in the queue, or a step of it, whose model is said.
+// Queued reports how long the request was in the queue. Step is the model of the step that was, empty for the request itself.
 func (r *Request) Queued(step string, from, to time.Time) {
 	if r == nil {
 		return

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Handler runs the calls of a Server's method. No function of it may block: it is called by the goroutine that reads the connection, and whoever else has a
-// call there waits meanwhile.
+// Handler runs the calls of a Server's method. No function of it may block: it is called by the goroutine that reads the connection, and all other calls of
+// the connection wait meanwhile.
 type Handler interface {
 	// Begin admits a call of which only the headers have come, or refuses it with a gRPC status error. If it does, no other function is called for the call.
 	Begin(*Call) error

@@ -85,7 +85,7 @@ type serverConn struct {
 	scratch    [8]hpack.HeaderField
 	ours       [32]uint32 // streams that were reset here of late
 	nextOurs   int
-	drained    bool   // the client was told that no more streams are taken
+	drained    bool   // a GOAWAY was queued: no more streams are taken
 	why        string // that was
 	refuseFrom uint32 // streams from this one on are ignored; 0: none is
 	drainTimer *time.Timer

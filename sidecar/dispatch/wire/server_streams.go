@@ -60,7 +60,7 @@ func (c *serverConn) received(id uint32) error {
 		c.last = id // further frames of it are ignored
 		c.isOurs(id)
 		c.mu.Unlock()
-		return nil // its client was told so
+		return nil // a GOAWAY has announced it
 	}
 	c.last = id
 	code := http2.ErrCodeNo

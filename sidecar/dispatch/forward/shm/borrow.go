@@ -56,7 +56,7 @@ func (b *Borrowed) End(lastWord bool) {
 	b.data = nil
 }
 
-// Locate returns where data lies if that is one piece of one region, whoever has mapped it.
+// Locate returns where data lies if that is one piece of one region, whichever servers have mapped it.
 func Locate(data mem.BufferSlice) (region string, offset int, ok bool) {
 	s, offset, ok := locate(data)
 	if !ok {

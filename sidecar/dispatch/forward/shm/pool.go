@@ -54,7 +54,7 @@ type Pool struct {
 
 	mu      sync.Mutex
 	slabs   []*slab
-	known   map[*slab]bool // that the server has mapped since the last Discard, other pools' included, and has not been told to unmap
+	known   map[*slab]bool // that the server has mapped since the last Discard, other pools' included, and has not been asked to unmap
 	readers []*Pool        // whose servers get the slabs of this pool, too
 	size    int64          // of slabs, of those that are being made, and of those that are let go because a reader lacks them
 	growing bool

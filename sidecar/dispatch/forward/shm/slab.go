@@ -184,7 +184,7 @@ func (b *Block) Free() {
 // not lent again, and counts against the pool's limit until the server's end.
 func (b *Block) Forsake() { b.slab.forsake() }
 
-// Buffer hands the block over as a buffer: the block is free when the buffer is. Servers may be told where the buffer and parts of it lie (Borrow).
+// Buffer hands the block over as a buffer: the block is free when the buffer is. Requests to servers may name where the buffer and parts of it lie (Borrow).
 func (b *Block) Buffer() mem.Buffer {
 	if mem.IsBelowBufferPoolingThreshold(cap(b.Data)) {
 		// gRPC does not count references to so little.

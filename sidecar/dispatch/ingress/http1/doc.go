@@ -4,7 +4,7 @@
 // Package http1 answers plain HTTP/1.1 requests inside the connections of a net/http server, at a fraction of what net/http takes for each.
 //
 // net/http accepts every connection and owns it. Where it would read the next request, a connection of this package (conn.go) looks at the request first. A
-// request that is plain, and to a path that New was told of, is answered right there, by the server's own Handler. Any other request is given to net/http, byte for
+// request that is plain, and to a path that New was given, is answered right there, by the server's own Handler. Any other request is given to net/http, byte for
 // byte. So everything that is not plain has one implementation, that of net/http: other paths and methods, chunked bodies, Expect, Upgrade, trailers, HTTP/1.0,
 // Connection: close, TLS, compressed answers, and every malformed request.
 //

@@ -117,7 +117,7 @@ func (x *exchange) end() {
 	x.cancel()
 	switch idle := c.server.idleTimeout(); {
 	case err != nil:
-		_ = c.Conn.SetReadDeadline(past) // whoever reads it looks at the error
+		_ = c.Conn.SetReadDeadline(past) // its reader looks at the error
 	case idle > 0:
 		_ = c.Conn.SetReadDeadline(in(idle)) // a connection that has gone fails the next read
 	}
