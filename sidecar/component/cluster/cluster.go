@@ -115,8 +115,12 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 			}
 		},
 		Lost: func(leader string) {
+			err := fmt.Errorf("another conch, %s, leads release %s by now: this one ends, and leaves the servers to it", kubernetes.ParseReplica(leader).Name, c.k.Release)
+			if leader == "" {
+				err = fmt.Errorf("another conch has led release %s while this one was cut off: this one ends, since what it knows is of before", c.k.Release)
+			}
 			select {
-			case c.lost <- fmt.Errorf("another conch, %s, leads release %s by now: this one ends, and leaves the servers to it", kubernetes.ParseReplica(leader).Name, c.k.Release):
+			case c.lost <- err:
 			default: // that is known
 			}
 		},

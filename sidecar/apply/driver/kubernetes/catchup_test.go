@@ -123,6 +123,7 @@ func TestADriverThatFollows(t *testing.T) {
 		o := options(c)
 		o.Fence = func() error { return kubernetes.ErrNotLeading }
 		d := open(t, o)
+		synctest.Wait() // every watch has begun
 		c.ClearActions()
 		d.Report("p", "partition_up", "", false, time.Now())
 		_, err := d.Start(t.Context(), part(t, d, "p", 100))

@@ -50,7 +50,7 @@ type LeaseOptions struct {
 	Duration time.Duration
 	// Leads is called with the identity of whoever leads, this conch or another, each time that it is another one than before. It must not wait, and may be nil.
 	Leads func(identity string)
-	// Lost is called once another conch leads. It must not wait.
+	// Lost is called once another conch leads, or has led in between: then its name is not known, and empty. It must not wait.
 	Lost   func(leader string)
 	Logger *slog.Logger
 }
@@ -70,6 +70,9 @@ type Lease struct {
 	watching sync.Mutex
 	others   *coordination.Lease // as the watch saw it last, at heard; nil: it is to be asked for
 	heard    time.Time
+	holder   string // whose it was when the API server was asked last
+	// turn counts whose turn it is, as the Lease does: each time that one takes it who did not hold it. It is that of this conch's last renewal.
+	turn int
 
 	reporting sync.Mutex // held while Leads is called
 	reported  string
@@ -236,8 +239,14 @@ type renewing struct {
 // Get implements resourcelock.Interface.
 func (r renewing) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, lately := r.l.seen()
-	if !lately {
-		return r.Interface.Get(ctx)
+	if !lately || r.l.hasLed() { // the watch may lag behind what this conch has written itself
+		record, raw, err := r.Interface.Get(ctx)
+		if err == nil {
+			r.l.watching.Lock()
+			r.l.holder = record.HolderIdentity
+			r.l.watching.Unlock()
+		}
+		return record, raw, err
 	}
 	raw, err := json.Marshal(record)
 	return record, raw, err
@@ -248,8 +257,14 @@ func (r renewing) Create(ctx context.Context, record resourcelock.LeaderElection
 	return r.noting(record, func() error { return r.Interface.Create(ctx, record) })
 }
 
+// errAnothers: client-go gives back a lease that it takes for its own, and reads it anew before, so that the API server would accept that.
+var errAnothers = errors.New("the lease is another conch's by now, and not this one's to give back")
+
 // Update implements resourcelock.Interface.
 func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && r.l.holderOf() != r.l.o.Identity {
+		return errAnothers
+	}
 	if record.HolderIdentity == r.l.o.Identity && r.l.age() < r.l.renew-r.l.look/2 {
 		return nil // it has just been renewed
 	}
@@ -260,8 +275,27 @@ func (r renewing) noting(record resourcelock.LeaderElectionRecord, write func() 
 	asked := time.Since(r.l.began)
 	err := write()
 	if err == nil && record.HolderIdentity == r.l.o.Identity {
+		if r.l.took(record.LeaderTransitions) {
+			r.l.o.Lost("")
+		}
 		r.l.renewed.Store(int64(asked))
 		r.l.forget()
 	}
 	return err
+}
+
+func (l *Lease) holderOf() string {
+	l.watching.Lock()
+	defer l.watching.Unlock()
+	return l.holder
+}
+
+// took notes this conch's turn, and reports that it has led before and another one since, which has given the lease back: that one was never seen. Where this conch
+// itself has given it back and taken it again, one turn has gone by.
+func (l *Lease) took(turn int) (another bool) {
+	l.watching.Lock()
+	defer l.watching.Unlock()
+	another = l.hasLed() && turn > l.turn+1
+	l.turn, l.holder = turn, l.o.Identity
+	return another
 }
