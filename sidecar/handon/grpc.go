@@ -180,6 +180,10 @@ func (c *call) unary() (Outcome, error) {
 			case Lost:
 				return outcome, status.Error(codes.Unavailable, unknown(now.Name))
 			case Cancelled:
+				if err == nil { // the answer came as the caller left
+					answer.Data.Free()
+					_, err = c.spent()
+				}
 				return outcome, err
 			}
 		}
