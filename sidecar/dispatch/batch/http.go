@@ -6,7 +6,7 @@ package batch
 import "google.golang.org/grpc/mem"
 
 // MostHTTP is the length in bytes of the longest body that is kept as it came, for a server's HTTP port. A tritonserver answers
-// what is larger sooner over gRPC (`make bench BENCH=proxy-triton`).
+// a larger one a little sooner over gRPC (`make bench BENCH=proxy-triton`).
 const MostHTTP = 64 << 10
 
 // HTTP is a request for inference, or its answer, as HTTP/1.1 has it: JSON, followed by the tensors in binary (Triton's "Binary Data Extension").
