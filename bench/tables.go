@@ -110,30 +110,38 @@ func liveTable(f byName) string {
 // calls are the kinds of calls that proxy measures.
 var calls = [...][2]string{{"gRPC, 1 KB", "grpc.1KB"}, {"gRPC, 600 KB", "grpc.600KB"}, {"HTTP, 1 KB", "http.1KB"}, {"HTTP, 600 KB", "http.600KB"}}
 
+// callsColumn is one of a table of calls: the end of its figures' names.
+type callsColumn struct{ title, figure string }
+
 func latencyTable(prefix string) func(byName) string {
-	return func(f byName) string {
-		var rows [][]string
-		for _, c := range calls {
-			name := prefix + "." + c[1] + ".c1."
-			rows = append(rows, []string{
-				c[0], f.cell(name+"straight_p50_us", 0), f.cell(name+"forwarder_added_p50_us", 0), f.cell(name+"libraries_added_p50_us", 0),
-				f.cell(name+"nginx_added_p50_us", 0), f.cell(name+"haproxy_added_p50_us", 0), f.cell(name+"attached_added_p50_us", 0), f.cell(name+"added_p50_us", 0),
-			})
-		}
-		return write([]string{"one caller, median, us", "straight", "forwarder adds", "libraries add", "nginx adds", "HAProxy adds", "Conch attached adds", "Conch adds"}, rows)
-	}
+	return callsTable("one caller, median, us", prefix, ".c1.", 0, []callsColumn{
+		{"straight", "straight_p50_us"}, {"forwarder adds", "forwarder_added_p50_us"}, {"libraries add", "libraries_added_p50_us"}, {"nginx adds", "nginx_added_p50_us"},
+		{"HAProxy adds", "haproxy_added_p50_us"}, {"Conch attached adds", "attached_added_p50_us"}, {"Conch adds", "added_p50_us"},
+	})
 }
 
 func throughputTable(prefix string) func(byName) string {
+	return callsTable("64 callers, of the calls per second straight", prefix, ".c64.", 2, []callsColumn{
+		{"straight, req/s", "straight_per_second"}, {"forwarder", "forwarder_throughput_ratio"}, {"libraries", "libraries_throughput_ratio"}, {"nginx", "nginx_throughput_ratio"},
+		{"HAProxy", "haproxy_throughput_ratio"}, {"Conch attached", "attached_throughput_ratio"}, {"Conch", "throughput_ratio"},
+	})
+}
+
+// callsTable has a row for each kind of call. The first column, of the call straight to the server, has no decimals.
+func callsTable(title, prefix, callers string, decimals int, columns []callsColumn) func(byName) string {
 	return func(f byName) string {
-		var rows [][]string
-		for _, c := range calls {
-			name := prefix + "." + c[1] + ".c64."
-			rows = append(rows, []string{
-				c[0], f.cell(name+"straight_per_second", 0), f.cell(name+"forwarder_throughput_ratio", 2), f.cell(name+"libraries_throughput_ratio", 2),
-				f.cell(name+"nginx_throughput_ratio", 2), f.cell(name+"haproxy_throughput_ratio", 2), f.cell(name+"attached_throughput_ratio", 2), f.cell(name+"throughput_ratio", 2),
-			})
+		head := []string{title}
+		for _, c := range columns {
+			head = append(head, c.title)
 		}
-		return write([]string{"64 callers, of the calls per second straight", "straight, req/s", "forwarder", "libraries", "nginx", "HAProxy", "Conch attached", "Conch"}, rows)
+		var rows [][]string
+		for _, call := range calls {
+			row := []string{call[0]}
+			for i, c := range columns {
+				row = append(row, f.cell(prefix+"."+call[1]+callers+c.figure, decimals*min(i, 1)))
+			}
+			rows = append(rows, row)
+		}
+		return write(head, rows)
 	}
 }

@@ -275,8 +275,9 @@ func (r renewing) noting(record resourcelock.LeaderElectionRecord, write func() 
 	asked := time.Since(r.l.began)
 	err := write()
 	if err == nil && record.HolderIdentity == r.l.o.Identity {
-		if r.l.took(record.LeaderTransitions) {
+		if r.l.anotherLed(record.LeaderTransitions) {
 			r.l.o.Lost("")
+			return nil // not Held: what this conch knows is of before
 		}
 		r.l.renewed.Store(int64(asked))
 		r.l.forget()
@@ -290,12 +291,14 @@ func (l *Lease) holderOf() string {
 	return l.holder
 }
 
-// took notes this conch's turn, and reports that it has led before and another one since, which has given the lease back: that one was never seen. Where this conch
-// itself has given it back and taken it again, one turn has gone by.
-func (l *Lease) took(turn int) (another bool) {
+// anotherLed reports that this conch has led before and another one since, which has given the lease back and was never seen. Else it notes this conch's turn.
+// Where this conch itself has given the lease back and taken it again, one turn has gone by.
+func (l *Lease) anotherLed(turn int) bool {
 	l.watching.Lock()
 	defer l.watching.Unlock()
-	another = l.hasLed() && turn > l.turn+1
+	if l.hasLed() && turn > l.turn+1 {
+		return true
+	}
 	l.turn, l.holder = turn, l.o.Identity
-	return another
+	return false
 }

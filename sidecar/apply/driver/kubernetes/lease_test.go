@@ -92,7 +92,7 @@ func TestLateNewsOfTheLeaderBefore(t *testing.T) {
 	second := <-next
 	close(goOn)
 	<-knows
-	require.NoError(t, second.Held())
+	require.Eventually(t, func() bool { return second.Held() == nil }, 30*time.Second, time.Millisecond)
 	second.Release()
 }
 

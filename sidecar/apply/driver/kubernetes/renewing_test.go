@@ -59,6 +59,7 @@ func TestAnotherHasLedInBetween(t *testing.T) {
 		"renewals":                      {[]int{3, 3, 3}, 0},
 		"given back and taken again":    {[]int{3, 4, 4, 5}, 0},
 		"another in between":            {[]int{3, 5}, 1},
+		"another, and renewals":         {[]int{3, 5, 5}, 2},
 		"another after a pause of both": {[]int{3, 4, 6}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,6 +72,7 @@ func TestAnotherHasLedInBetween(t *testing.T) {
 				require.NoError(t, a.Update(t.Context(), held("a", turn)))
 			}
 			require.Equal(t, c.lost, lost)
+			require.Equal(t, c.lost == 0, a.l.Held() == nil, "who knows only what was before changes nothing")
 		})
 	}
 }

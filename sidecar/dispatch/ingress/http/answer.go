@@ -21,8 +21,8 @@ type later interface {
 // mostAtOnce is the size of an answer up to which the goroutine that has it renders and writes it, which reads for others, too. Beyond that another one does.
 const mostAtOnce = 32 << 10
 
-// infers asks for an answer, and returns before it comes, where the connection allows that. End is called then before the client has all of it.
-func (h *Handler) infers(w nethttp.ResponseWriter, r *nethttp.Request, in *inference, end func()) (after bool) {
+// dispatch asks the dispatcher for an answer, and returns before it comes, where the connection allows that. End is called then before the client has all of it.
+func (h *Handler) dispatch(w nethttp.ResponseWriter, r *nethttp.Request, in *inference, end func()) (after bool) {
 	ctx := spans.FromHTTP(r.Context(), r.Header)
 	l, after := w.(later)
 	if !after {

@@ -224,7 +224,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route, 
 		failDecode(w, err)
 		return false
 	}
-	return h.infers(w, r, in, end)
+	return h.dispatch(w, r, in, end)
 }
 
 const (
