@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
 func TestAblateOneRule(t *testing.T) {
@@ -24,6 +25,17 @@ func TestAblateOneRule(t *testing.T) {
 
 	b, _ = tiny("ablation.dash")
 	require.ErrorContains(t, b.ablation(t.Context(), r), "ablation.dash")
+}
+
+// TestNothingTakenAwayBringsNothing: what is measured is the rule, not where a search begins.
+func TestNothingTakenAwayBringsNothing(t *testing.T) {
+	b, _ := tiny("")
+	gains, err := b.gains(t.Context(), []part{{"nothing", func(*adaptive.Params) {}}})
+	require.NoError(t, err)
+	require.NotEmpty(t, gains[0])
+	for _, g := range gains[0] {
+		require.Equal(t, 1., g.ratio, g.load)
+	}
 }
 
 func TestTableOfRules(t *testing.T) {

@@ -141,19 +141,19 @@ func (b *bench) pipelineLines(ctx context.Context, loads []pipelineLoad) ([]pipe
 	return lines, err
 }
 
+// measure searches with all rules from the same rate on, by trials of the same length: what differs is the rule.
 func (l pipelineLoad) measure(ctx context.Context, seed uint64, seeds int) (line pipelineLine, err error) {
-	guess, overload := l.guess, 0.
+	first, err := l.goodput(ctx, stepRules[0], l.guess, []uint64{seed})
+	if err != nil {
+		return line, err
+	}
+	guess, overload := cmp.Or(first.Rate, l.guess), 0.
+	var all []uint64
+	for i := range seeds {
+		all = append(all, seed+uint64(i)) //nolint:gosec // few
+	}
 	for k, rule := range stepRules {
-		s := *l.scenario
-		// A trial has some twenty thousand requests.
-		s.Duration = scenario.Duration(min(max(pipelineRequests/guess, 5), 60) * float64(time.Second))
-		s.Warmup = s.Duration / 10
-		s.StepDeadlines = rule
-		search := sim.Search{Guess: guess, Tolerance: .01}
-		for i := range seeds {
-			search.Seeds = append(search.Seeds, seed+uint64(i)) //nolint:gosec // few
-		}
-		found, err := s.Goodput(ctx, scenario.Options{}, search)
+		found, err := l.goodput(ctx, rule, guess, all)
 		if err != nil {
 			return line, err
 		}
@@ -161,11 +161,8 @@ func (l pipelineLoad) measure(ctx context.Context, seed uint64, seeds int) (line
 		if k == 0 {
 			overload = pipelineOverload * cmp.Or(found.Rate, l.guess)
 		}
-		if found.Rate > 0 {
-			guess = found.Rate
-		}
-		for _, each := range search.Seeds {
-			r, err := s.Run(ctx, scenario.Options{Rate: overload, Seed: each})
+		for _, each := range all {
+			r, err := l.trial(rule, guess).Run(ctx, scenario.Options{Rate: overload, Seed: each})
 			if err != nil {
 				return line, err
 			}
@@ -173,6 +170,20 @@ func (l pipelineLoad) measure(ctx context.Context, seed uint64, seeds int) (line
 		}
 	}
 	return line, nil
+}
+
+// goodput is what the load holds under a rule, searched from a guess on.
+func (l pipelineLoad) goodput(ctx context.Context, rule string, guess float64, seeds []uint64) (*sim.Found, error) {
+	return l.trial(rule, guess).Goodput(ctx, scenario.Options{}, sim.Search{Guess: guess, Tolerance: .01, Seeds: seeds})
+}
+
+// trial is the load under a rule, for as long as some twenty thousand requests take at a rate.
+func (l pipelineLoad) trial(rule string, rate float64) *scenario.Scenario {
+	s := *l.scenario
+	s.Duration = scenario.Duration(min(max(pipelineRequests/rate, 5), 60) * float64(time.Second))
+	s.Warmup = s.Duration / 10
+	s.StepDeadlines = rule
+	return &s
 }
 
 // pipelineScenario is what all loads have.
