@@ -231,7 +231,6 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 		fmt.Fprintln(w)
 	}
 	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of all requests together, or, in rows that end in `each`, of the worst model's"
-	r.Matrix = true
 	summarize(columns, lines, r)
 	return errors.Join(w.Flush())
 }

@@ -94,17 +94,6 @@ func TestThisMachine(t *testing.T) {
 	require.Equal(t, "unknown", figure.Commit(t.Context(), t.TempDir()))
 }
 
-func TestMatrix(t *testing.T) {
-	r := &figure.Report{Command: "make m", File: "m", Matrix: true, Figures: []figure.Figure{
-		{Name: "m.one.a.goodput", Value: 99, Unit: "req/s"}, {Name: "m.one.b.goodput", Value: 100, Unit: "req/s"},
-		{Name: "m.two.x.a.goodput", Value: 10, Unit: "req/s"}, {Name: "m.two.x.b.goodput", Value: 7, Unit: "req/s"},
-	}}
-	var page strings.Builder
-	require.NoError(t, figure.Render(&page, []*figure.Report{r}))
-	require.Contains(t, page.String(), "2 loads, 2 disciplines (a, b):")
-	require.Contains(t, page.String(), "| a at least 0.995 | 1 of 2 |\n| a at least 0.95 | 1 of 2 |\n")
-}
-
 // TestOfManyFiguresThoseThatPagesNameAreShown: the others are counted.
 func TestOfManyFiguresThoseThatPagesNameAreShown(t *testing.T) {
 	r := &figure.Report{File: "m"}

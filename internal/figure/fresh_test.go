@@ -110,6 +110,7 @@ func TestAReportIsStaleOnceAnythingThatItsCommandRanHasChanged(t *testing.T) {
 		{"the program that is started", "sidecar/dispatch/dispatch.go", "package dispatch\n\nvar a = 1\n", true, false},
 		{"the admin API", "sidecar/admin/admin.go", "package admin\n\nvar a = 1\n", false, false},
 		{"a constant that the function reaches", "bench/live.go", strings.Replace(small["bench/live.go"], "= 5", "= 6", 1), true, false},
+		{"a page beside the benchmark that it runs", "sidecar/dispatch/queue/README.md", "a page\n", false, false},
 		{"the other command", "bench/core.go", "package main\n\nfunc (b *bench) core() { print() }\n", false, true},
 		{"the benchmark that it runs", "sidecar/dispatch/queue/q_test.go", "package queue\n\nvar a = 1\n", false, true},
 		{"a module that is imported", "go.mod", strings.Replace(small["go.mod"], "v1.2.3", "v1.2.4", 1), true, false},

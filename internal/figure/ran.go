@@ -135,7 +135,10 @@ func (t *tree) digest(report string) (string, error) {
 	}
 	packages, modules := t.closure(imports)
 	for _, name := range slices.Sorted(maps.Keys(t.modes)) {
-		if packages[t.packageOf(name)] && !strings.HasSuffix(name, "_test.go") && !strings.HasSuffix(name, ".md") && !strings.Contains(name, "/testdata/") ||
+		if strings.HasSuffix(name, ".md") {
+			continue
+		}
+		if packages[t.packageOf(name)] && !strings.HasSuffix(name, "_test.go") && !strings.Contains(name, "/testdata/") ||
 			slices.ContainsFunc(how.files, func(f string) bool { return name == f || strings.HasSuffix(f, "/") && path.Dir(name)+"/" == f }) {
 			t.add(sum, name)
 		}

@@ -27,7 +27,7 @@ func Render(w io.Writer, reports []*Report, pages ...string) error {
 		"Of commands with many figures it shows those that other pages name; the files have all of them.\n" +
 		"A value measured more than once is the median; from five runs on, the least and the greatest stand beside it.\n" +
 		"[Remarks](remarks.md) says where figures differ from what others print, and why.\n" +
-		"A section ends with the commit that was measured; `make figures` says for which of them what the command runs has changed since.\n")
+		"A section ends with the commit that was measured, and -dirty where there were changes that no commit has; `make figures` says for which of them what the command runs has changed since.\n")
 	for _, r := range reports {
 		fmt.Fprintf(&b, "\n## %s\n\n", r.Command)
 		if r.Emulated != "" {
@@ -36,9 +36,6 @@ func Render(w io.Writer, reports []*Report, pages ...string) error {
 		shown := r.Figures
 		if len(shown) > few {
 			shown = slices.DeleteFunc(slices.Clone(shown), func(f Figure) bool { return !named(f) })
-		}
-		if r.Matrix && len(r.Figures) > 0 {
-			r.matrix(&b)
 		}
 		if len(shown) > 0 {
 			table(&b, shown)

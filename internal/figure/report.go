@@ -48,10 +48,8 @@ type Report struct {
 	// Versions of what was measured, by name.
 	Versions map[string]string `json:"versions"`
 	// Emulated says what was not real; empty if all was.
-	Emulated string `json:"emulated,omitempty"`
-	// Matrix renders figures named FILE.ROW.COLUMN.WHAT as a table of rows and columns.
-	Matrix  bool     `json:"matrix,omitempty"`
-	Figures []Figure `json:"figures"`
+	Emulated string   `json:"emulated,omitempty"`
+	Figures  []Figure `json:"figures"`
 }
 
 var (
