@@ -216,7 +216,6 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 	}
 	p50, perSecond := map[string][]float64{}, map[string][]float64{}
 	failed := map[string]bool{} // reverses that did not answer every call
-	var cost spending
 	times := map[string]*account{}
 	for _, w := range ways {
 		times[w.name] = &account{}
@@ -227,10 +226,6 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		for i, w := range ways {
 			if failed[w.name] {
 				continue
-			}
-			before, err := readRuntime(ctx, conch)
-			if err != nil {
-				return err
 			}
 			timesBefore, err := w.pids.processorTime()
 			if err != nil {
@@ -257,13 +252,6 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 			times[w.name].add(timesBefore, timesAfter, got.Calls)
 			p50[w.name] = append(p50[w.name], float64(got.Quantile(0.5))/float64(time.Microsecond))
 			perSecond[w.name] = append(perSecond[w.name], got.PerSecond())
-			if w.name == through {
-				after, err := readRuntime(ctx, conch)
-				if err != nil {
-					return err
-				}
-				cost.add(before, after, got.Calls)
-			}
 		}
 		length = trialTime
 	}
@@ -297,7 +285,6 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 	for _, w := range ways {
 		times[w.name].report(r, name+"."+w.name, w.pids)
 	}
-	cost.report(r, name)
 	if callers == 1 && p.elements*4 >= 16*shortestMove {
 		if err := b.copies(ctx, r, conch.Pid(), name, calls[len(calls)-1], p); err != nil {
 			return err

@@ -50,7 +50,6 @@ func (b *bench) sections(cases []zoo.Case) []section {
 		{"table2", func() ([]*row, error) { return b.table2(cases) }},
 		{"reference", func() ([]*row, error) { return b.references(cases), nil }},
 		{"budget", func() ([]*row, error) { return b.budgets(cases), nil }},
-		{"fig6a", func() ([]*row, error) { return b.batching(), nil }},
 		{"fig6b", func() ([]*row, error) { return b.timeouts(cases[0]) }},
 		{"fig9", b.zoos},
 		{"few", func() ([]*row, error) { return b.fewGPUs(cases[0]), nil }},

@@ -18,30 +18,6 @@ import (
 // contestant is a rule by the name that figures have.
 type contestant struct{ name, discipline, drop string }
 
-// batching is Symphony's figure 6a: 10 models of l(b) = b + beta ms on 32 GPUs with an SLO of 2 l(8). The figure has eager in percent of deferred;
-// in the text they are nearly the same at beta/alpha 1.
-func (b *bench) batching() []*row {
-	var rows []*row
-	for _, beta := range []int{1, 5, 10, 15} {
-		model := scenario.Model{Name: "m", Count: 10, Profile: &scenario.Profile{Alpha: duration(.001), Beta: duration(float64(beta) / 1e3)},
-			SLO: duration(2 * float64(8+beta) / 1e3), Late: "drop"}
-		cells := map[string]*cell{}
-		for _, x := range []contestant{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
-			n := fmt.Sprintf("fig6a.beta%d.%s.goodput", beta, x.name)
-			cells[x.name] = &cell{name: n, guess: 32 * 8 / (float64(8+beta) / 1e3) * .8, scenario: world(32, b.simulated(4), rule(x.discipline, x.drop, nil), model)}
-			rows = append(rows, &row{figure: n, unit: "req/s", cell: cells[x.name]})
-		}
-		for _, x := range []string{"eager", "eager_prefix"} {
-			known := published{}
-			if beta == 1 {
-				known.paper = 1
-			}
-			rows = append(rows, &row{figure: fmt.Sprintf("fig6a.beta%d.%s.of_deferred", beta, x), unit: "ratio", published: known, rest: over(cells[x], cells["deferred"])})
-		}
-	}
-	return rows
-}
-
 // over is the goodput of one cell over that of another, seed by seed.
 func over(x, of *cell) func() []float64 {
 	return func() []float64 {
@@ -152,9 +128,6 @@ func (b *bench) zoos() ([]*row, error) {
 				{"adaptive", "adaptive", ""}, {"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"},
 				{"earliest_latest", "earliest-latest", ""}, {"duty_cycle", "duty-cycle", ""}, {"flex", "flex", ""},
 			}
-			if part.name == "mixed" {
-				rules = append(rules, contestant{"adaptive_prefix", "adaptive", "prefix"}, contestant{"eager_reserve", "eager", "reserve"})
-			}
 			for _, x := range rules {
 				searched := cell{name: n + x.name + ".goodput", guess: .8 * most, scenario: world(gpus, b.simulated(6e4)/most, rule(x.discipline, x.drop, nil), models...)}
 				cells[x.name] = &searched
@@ -213,32 +186,19 @@ func (b *bench) fewGPUs(c zoo.Case) []*row {
 }
 
 // aroundThePeak are section 3.5's two properties: past the peak goodput p, at a load o, a bad share like (o-p)/o, and below it an idle share like
-// (p-o)/p. Loads are in percent of what the discipline itself holds, seed by seed; overloads are those that Symphony's own scheduler was given.
+// (p-o)/p. Loads are in percent of what the discipline itself holds, seed by seed.
 func (b *bench) aroundThePeak(c zoo.Case) []*row {
-	own := ownOverload()
 	var rows []*row
 	for _, discipline := range []string{"deferred", "adaptive", "eager"} {
 		s := world(c.GPUs, b.simulated(10), rule(discipline, "", nil), alone(c))
-		for _, offered := range overloads() {
-			goodput := &row{
-				figure: fmt.Sprintf("overload.resnet50.%s.offered%d.goodput", discipline, offered), unit: "req/s", note: "flat top: more load, no fewer answers in time",
-				run: offering(s, float64(offered), answered),
-			}
-			if discipline == "deferred" {
-				goodput.low, goodput.high = own[offered], own[offered]
-			}
-			rows = append(rows, goodput)
-		}
 		peak := &cell{name: "overload.resnet50." + discipline + ".peak.goodput", guess: c.Goodput["symphony"], scenario: s}
 		rows = append(rows, &row{figure: peak.name, unit: "req/s", note: "its p of section 3.5: at most 1% bad", cell: peak})
 		for _, percent := range []int{110, 125, 200, 400} {
 			n, o := fmt.Sprintf("overload.resnet50.%s.load%d.", discipline, percent), float64(percent)/100
-			rows = append(rows,
-				&row{
-					figure: n + "bad", unit: "ratio", run: peak.offering(o, bad), published: published{paper: (o - 1) / o},
-					note: fmt.Sprintf("of requests, at %d%% of its own peak; the paper's relation is (o-p)/o", percent),
-				},
-				&row{figure: n + "rows_per_batch", unit: "rows", run: peak.offering(o, meanBatch)})
+			rows = append(rows, &row{
+				figure: n + "bad", unit: "ratio", run: peak.offering(o, bad), published: published{paper: (o - 1) / o},
+				note: fmt.Sprintf("of requests, at %d%% of its own peak; the paper's relation is (o-p)/o", percent),
+			})
 		}
 		for _, percent := range []int{25, 50, 75, 100} {
 			n, o := fmt.Sprintf("idle.resnet50.%s.load%d.", discipline, percent), float64(percent)/100
@@ -248,7 +208,6 @@ func (b *bench) aroundThePeak(c zoo.Case) []*row {
 					note: fmt.Sprintf("of GPU time, at %d%% of its own peak; the paper's relation is (p-o)/p", percent),
 				},
 				&row{figure: n + "gpus_used", unit: "GPUs", run: peak.offering(o, used), note: fmt.Sprintf("of %d, that ran anything at all", c.GPUs)},
-				&row{figure: n + "rows_per_batch", unit: "rows", run: peak.offering(o, meanBatch)},
 				&row{figure: n + "p50", unit: "ms", run: peak.offering(o, func(r *sim.Result) float64 { return r.Latency.P50Us / 1e3 })})
 		}
 	}

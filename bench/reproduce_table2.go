@@ -174,12 +174,8 @@ func offline(c zoo.Case) reference.Model {
 // references are what searches reach that take as long as they like: one that knows all arrivals, and one that knows the rate. What plain
 // prototypes of both reached before is in the notes.
 func (b *bench) references(cases []zoo.Case) []*row {
-	earlier := map[string]struct {
-		clairvoyant, horizon string
-		bad                  map[float64]string // of horizon, at an offered rate
-	}{
-		"ResNet50":          {"about 5750", "about 5500", map[float64]string{5450: ".78%", 5550: "1.25%"}},
-		"InceptionResNetV2": {"about 1010", "about 978", map[float64]string{960: ".6%", 980: "1.0%"}},
+	earlier := map[string]struct{ clairvoyant, horizon string }{
+		"ResNet50": {"about 5750", "about 5500"}, "InceptionResNetV2": {"about 1010", "about 978"},
 	}
 	var rows []*row
 	for _, c := range cases {
@@ -189,25 +185,10 @@ func (b *bench) references(cases []zoo.Case) []*row {
 			&row{figure: n + "clairvoyant.goodput", unit: "req/s", note: "knows every arrival; a plain prototype " + known.clairvoyant, run: func(_ context.Context, seed uint64) (float64, error) {
 				return reference.ClairvoyantGoodput(m, m.Thorough(), b.enough(c)/2, seed)
 			}},
-			&row{figure: n + "clairvoyant_short.goodput", unit: "req/s", note: "the same on a tenth of the requests: begins with free GPUs, and the rate of so few is by chance", run: func(_ context.Context, seed uint64) (float64, error) {
-				return reference.ClairvoyantGoodput(m, m.Thorough(), b.enough(c)/20, seed)
-			}},
 			&row{figure: n + "horizon.goodput", unit: "req/s", note: "knows the rate; a plain prototype " + known.horizon, run: func(_ context.Context, seed uint64) (float64, error) {
 				return reference.HorizonGoodput(m, m.Foresight(), b.enough(c)/5, seed)
 			}},
 		)
-		for _, offered := range []float64{5450, 5550, 960, 980} {
-			if known.bad[offered] == "" {
-				continue
-			}
-			rows = append(rows, &row{
-				figure: fmt.Sprintf("%shorizon.offered%.0f.bad", n, offered), unit: "ratio", note: "a plain prototype " + known.bad[offered],
-				run: func(_ context.Context, seed uint64) (float64, error) {
-					r, err := reference.Horizon(m, m.Foresight(), offered, reference.Poisson(offered, b.enough(c)/5, seed))
-					return r.BadShare(), err
-				},
-			})
-		}
 	}
 	return rows
 }

@@ -5,12 +5,10 @@ package queuetest_test
 
 import (
 	"fmt"
-	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
@@ -52,7 +50,7 @@ func workload(model queue.ModelSpec, models, partitions int, seconds float64) Wo
 	}
 }
 
-// table is the last table of README.md: copies of ResNet50 on equal partitions.
+// table is copies of ResNet50 on equal partitions.
 func table() []struct{ models, partitions int } {
 	return []struct{ models, partitions int }{
 		{1, 1}, {1, 8}, {1, 4}, {2, 2}, {4, 4}, {8, 8}, {8, 4}, {20, 8}, {8, 2}, {8, 10}, {8, 12}, {8, 16}, {16, 32},
@@ -218,7 +216,7 @@ func TestStartsWellAtFullLoad(t *testing.T) {
 	require.LessOrEqual(t, start(rule{"adaptive", "reserve"}), start(rule{"deferred", "thrift"})+.005)
 }
 
-// BenchmarkGoodput measures the table of README.md; run it with
+// BenchmarkGoodput measures copies of a model on few partitions under rivals with several drop policies; run it with
 //
 //	go test -bench Goodput -benchtime 1x ./sidecar/dispatch/queue/queuetest
 func BenchmarkGoodput(b *testing.B) {
@@ -243,50 +241,5 @@ func BenchmarkGoodput(b *testing.B) {
 		b.Run(fmt.Sprintf("InceptionResNetV2/1x8/%v", r), func(b *testing.B) {
 			measure(b, workload(inceptionResNetV2(b, r), 1, 8, 100), 900)
 		})
-	}
-}
-
-// BenchmarkMixes measures the second table of README.md, one seed of it; run it
-// with
-//
-//	go test -bench Mixes -benchtime 1x ./sidecar/dispatch/queue/queuetest
-func BenchmarkMixes(b *testing.B) {
-	mix := func(r rule, gpuType string, least, most float64) (all []queue.ModelSpec) {
-		profiles, err := zoo.Profiles(gpuType)
-		require.NoError(b, err)
-		for _, p := range profiles {
-			if ratio := float64(p.Beta) / float64(p.Alpha); ratio >= least && ratio < most {
-				all = append(all, spec(b, r, queue.Linear(queue.Time(p.Alpha), queue.Time(p.Beta), 64), queue.Time(p.SLO)))
-			}
-		}
-		return all
-	}
-	for _, c := range []struct {
-		name, gpuType string
-		least, most   float64 // of beta/alpha
-		gpus          int
-		guess         float64
-	}{
-		{"A100", zoo.A100, 0, 1e9, 64, 17000}, {"A100", zoo.A100, 0, 1e9, 16, 2500},
-		{"1080Ti", zoo.GTX1080Ti, 0, 1e9, 64, 7000}, {"1080Ti", zoo.GTX1080Ti, 0, 1e9, 16, 1300},
-		{"A100-strong", zoo.A100, 13, 1e9, 16, 10000}, {"A100-weak", zoo.A100, 0, 2, 16, 1500},
-	} {
-		for _, zipf := range []float64{0, .9} {
-			for _, r := range []rule{{"deferred", "window"}, {"deferred", "thrift"}, {"eager", "window"}, {"eager", "prefix"}, {"eager", "thrift"}, {"adaptive", "reserve"}} {
-				b.Run(fmt.Sprintf("%s/%d/zipf%g/%v", c.name, c.gpus, zipf, r), func(b *testing.B) {
-					w := Workload{
-						Models: mix(r, c.gpuType, c.least, c.most), Partitions: Equal(c.gpus),
-						Seconds: 120000 / c.guess, Warmup: 1, Seed: 1,
-					}
-					for i := range w.Models {
-						w.Shares = append(w.Shares, math.Pow(float64(i+1), -zipf))
-					}
-					for b.Loop() {
-						b.ReportMetric(Goodput(w, c.guess), "goodput-req/s")
-					}
-					b.ReportMetric(0, "ns/op")
-				})
-			}
-		}
 	}
 }

@@ -60,7 +60,7 @@ func TestLowLoadOfManyModels(t *testing.T) {
 	}
 }
 
-// BenchmarkLowLoad measures the tables of README.md about low load; run it with
+// BenchmarkLowLoad measures low load, of one model and of many; run it with
 //
 //	go test -bench LowLoad -benchtime 1x ./sidecar/dispatch/queue/queuetest
 func BenchmarkLowLoad(b *testing.B) {
