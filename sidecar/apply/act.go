@@ -99,7 +99,7 @@ func (l *loop) starting(v *server) func(context.Context, *task) outcome {
 	return func(ctx context.Context, _ *task) outcome {
 		s, err := r.start(ctx, &spec)
 		err = brief(err)
-		superseded := ctx.Err() != nil
+		superseded := ctx.Err() != nil || r.o.Fence() != nil
 		return outcome{err: err, note: func(l *loop) {
 			if err != nil {
 				l.remove(v)
@@ -212,7 +212,7 @@ func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) 
 	return func(ctx context.Context, _ *task) outcome {
 		has, err := r.load(ctx, s, revision, a)
 		err = brief(err)
-		superseded := ctx.Err() != nil
+		superseded := ctx.Err() != nil || r.o.Fence() != nil
 		return outcome{err: err, note: func(l *loop) {
 			var refused *driver.LoadError
 			switch {
@@ -252,6 +252,9 @@ func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) 
 // load returns the revision that the server has loaded then.
 func (r *Reconciler) load(ctx context.Context, s driver.Server, revision string, a decide.Action) (string, error) {
 	if err := r.o.Repository.Stage(ctx, revision, []string{a.Model}, s.Spec().RepositoryDir); err != nil {
+		return "", err
+	}
+	if err := r.o.Fence(); err != nil { // files take a while
 		return "", err
 	}
 	within, cancel := context.WithTimeout(ctx, r.o.LoadTimeout)
@@ -376,7 +379,11 @@ func (l *loop) unloading(v *server, a decide.Action) func(context.Context, *task
 func (r *Reconciler) unload(ctx context.Context, s driver.Server, model string) error {
 	within, cancel := context.WithTimeout(ctx, r.o.DrainTimeout)
 	defer cancel()
-	if err := s.Unload(within, model); err != nil {
+	err := r.o.Fence() // requests took a while to end
+	if err == nil {
+		err = s.Unload(within, model)
+	}
+	if err != nil {
 		sleep(ctx, r.o.Backoff.Min)
 		return err
 	}

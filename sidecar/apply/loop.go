@@ -145,13 +145,14 @@ func (l *loop) step() {
 	l.last = decide.Decide(l.want, l.seen(now), now)
 	l.route()
 	l.supersede()
-	if l.swapped {
+	begins := l.swapped && l.r.o.Fence() == nil
+	if begins {
 		l.begin()
 	}
 	l.publish(now)
 	l.settle()
 	next := l.last.Wake
-	if !l.swapped {
+	if !begins {
 		next = now.Add(time.Second)
 	}
 	if !next.IsZero() {

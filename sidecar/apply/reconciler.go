@@ -57,6 +57,9 @@ func New(o Options) (*Reconciler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Fence == nil {
+		o.Fence = func() error { return nil }
+	}
 	o.LoadTimeout = cmp.Or(o.LoadTimeout, 5*time.Minute)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
 	o.StopTimeout = cmp.Or(o.StopTimeout, 30*time.Second)

@@ -177,7 +177,10 @@ type Options struct {
 	// Settings passes the settings that clients have made before to the server at an
 	// endpoint. It is called when the server has started and when it has loaded a model.
 	Settings func(ctx context.Context, at driver.Endpoint) error
-	Logger   *slog.Logger
+	// Fence returns an error while servers are not this conch's to change: nothing is begun then, what was begun asks once more before it loads or unloads, and
+	// what fails meanwhile is no failure of a model's or a server's. Nil: they always are.
+	Fence  func() error
+	Logger *slog.Logger
 	// LoadTimeout bounds one load (0 means 5m), DrainTimeout the wait for requests in
 	// flight (30s), StopTimeout the end of one server (30s), SettingsTimeout one call
 	// of Settings (5s).

@@ -50,6 +50,8 @@ type Options struct {
 	Hooks control.Hooks
 	// Leave reports whether servers of conch's own go on when it stops.
 	Leave func() bool
+	// Fence returns an error while servers may be another conch's; nil where there is no other.
+	Fence func() error
 	Log   *slog.Logger
 }
 
@@ -77,7 +79,7 @@ func New(o Options) (*Partitions, error) {
 		Settings:    func(ctx context.Context, at driver.Endpoint) error { return replay(ctx, o, at) },
 		OnAction:    o.Hooks.ActionDone,
 		OnPartition: func(e driver.Event) { o.Hooks.PartitionChanged(e.Partition, e.Up, changed(e)) },
-		OnFault:     o.Hooks.MPSFault, OnGroupFault: o.Hooks.GroupFault, OnTakeOver: o.Hooks.TakenOver,
+		Fence:       o.Fence, OnFault: o.Hooks.MPSFault, OnGroupFault: o.Hooks.GroupFault, OnTakeOver: o.Hooks.TakenOver,
 	}
 	if o.MPS.Running && !o.MPS.Elsewhere {
 		options.Faulted = o.MPS.Faulted
