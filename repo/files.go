@@ -88,9 +88,8 @@ func (s files) sweep() error {
 	return err
 }
 
-// removeOthers removes every file that is not referenced by its path; with dry it
-// only counts them.
-func (s files) removeOthers(ctx context.Context, referenced map[string]bool, dry bool) (count int, size int64, err error) {
+// removeOthers removes every file that is not referenced by its path, as long as the fence allows it; with dry it only counts them.
+func (s files) removeOthers(ctx context.Context, referenced map[string]bool, dry bool, fence func() error) (count int, size int64, err error) {
 	err = s.walk(ctx, func(path string, info fs.FileInfo) error {
 		if referenced[path] {
 			return nil
@@ -98,6 +97,9 @@ func (s files) removeOthers(ctx context.Context, referenced map[string]bool, dry
 		count, size = count+1, size+info.Size()
 		if dry {
 			return nil
+		}
+		if err := fence(); err != nil {
+			return err
 		}
 		return os.Remove(path)
 	})

@@ -32,6 +32,8 @@ type Options struct {
 	// Files is the directory of the models' content; empty: it is in the directory of Open. Who has the same Revisions has to have the same Files. Others may be
 	// writing there: whoever is the only one to write from now on calls Sweep.
 	Files string
+	// Fence returns an error while Files may be another's: then no content is removed. It is asked before each file. Nil: they never are.
+	Fence func() error
 }
 
 // Store holds the revisions of a model repository. Its methods may be called
@@ -45,6 +47,7 @@ type Store struct {
 	// files and revisions never change once they can be found.
 	writing sync.Mutex
 	staging locks
+	fence   func() error
 }
 
 const (
@@ -62,7 +65,10 @@ var (
 // Open opens the store in directory dir, or makes it. One process at a time can
 // hold a store; the second gets an error after a second.
 func Open(dir string, o Options) (*Store, error) {
-	s := &Store{files: files{root: cmp.Or(o.Files, filepath.Join(dir, "files"))}, revisions: o.Revisions, emulated: o.Emulated}
+	s := &Store{files: files{root: cmp.Or(o.Files, filepath.Join(dir, "files"))}, revisions: o.Revisions, emulated: o.Emulated, fence: o.Fence}
+	if s.fence == nil {
+		s.fence = func() error { return nil }
+	}
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(s.files.root, 0o755)); err != nil {
 		return nil, fmt.Errorf("repository store: %w", err)
 	}

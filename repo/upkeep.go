@@ -79,7 +79,7 @@ func (s *Store) Collect(ctx context.Context, r Retention) (Collected, error) {
 	}
 	if !r.DryRun {
 		// Revisions go first: a crash in between leaves files too many, not too few. Something is written in each case: where the revisions are another conch's by
-		// now, which has the same files, that fails, and nothing is removed of what it has imported.
+		// now, which has the same files, that fails, and nothing is removed of what it has imported. Where they become another's after that, the fence says so.
 		last, err := s.last()
 		if err == nil {
 			err = s.forget(append(forget, store.Change{Bucket: lastBucket, Key: lastKey, Value: strconv.AppendUint(nil, last, 10)}))
@@ -88,7 +88,7 @@ func (s *Store) Collect(ctx context.Context, r Retention) (Collected, error) {
 			return done, fmt.Errorf("collect: %w", err)
 		}
 	}
-	done.Files, done.Bytes, err = s.files.removeOthers(ctx, referenced, r.DryRun)
+	done.Files, done.Bytes, err = s.files.removeOthers(ctx, referenced, r.DryRun, s.fence)
 	if err != nil {
 		return done, fmt.Errorf("collect: %w", err)
 	}

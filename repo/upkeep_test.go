@@ -6,6 +6,7 @@ package repo_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -190,4 +191,43 @@ func TestCollectBesideTheNextConch(t *testing.T) {
 	v, err := next.Verify(t.Context(), false)
 	require.NoError(t, err)
 	require.Empty(t, v.Damaged)
+}
+
+// A store whose files become another conch's while it removes some removes no more of them.
+func TestCollectEndsWithTheLease(t *testing.T) {
+	dir, content := t.TempDir(), filepath.Join(t.TempDir(), "content")
+	files := func() (n int) {
+		require.NoError(t, filepath.WalkDir(content, func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				n++
+			}
+			return err
+		}))
+		return n
+	}
+	lost, removals := errors.New("another conch may lead"), 0
+	s, err := repo.Open(t.TempDir(), repo.Options{Files: content, Fence: func() error {
+		if removals++; removals > 1 {
+			return lost
+		}
+		return nil
+	}})
+	require.NoError(t, err)
+	defer s.Close() //nolint:errcheck // a test
+	for _, text := range []string{"one", "two", "three", "four"} {
+		tree{"m/config.pbtxt": config, "m/1/model.py": text}.write(t, dir)
+		_, err = s.Import(t.Context(), dir, by(text))
+		require.NoError(t, err)
+	}
+	before := files()
+	_, err = s.Collect(t.Context(), repo.Retention{Newest: 1, DryRun: true})
+	require.NoError(t, err)
+	require.Zero(t, removals, "nothing would be removed")
+	_, err = s.Collect(t.Context(), repo.Retention{Newest: 1})
+	require.ErrorIs(t, err, lost)
+	require.Equal(t, before-1, files())
+	removals = -100
+	_, err = s.Collect(t.Context(), repo.Retention{Newest: 1})
+	require.NoError(t, err, "what is left goes with the next one")
+	require.Equal(t, before-3, files())
 }

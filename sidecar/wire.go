@@ -189,7 +189,7 @@ func (c *conch) newCluster(ctx context.Context) (_ component.Component, err erro
 func (c *conch) newState(context.Context) (_ component.Component, err error) {
 	o := state.Options{Emulated: c.Config.Driver.Kind == config.DriverEmbedded, Log: c.Log}
 	if c.cluster != nil {
-		o.Store, o.Files = c.cluster.Store, c.cluster.Files
+		o.Store, o.Files, o.Fence = c.cluster.Store, c.cluster.Files, c.cluster.Owns
 	}
 	c.state, err = state.Open(c.Config.State, o)
 	return c.state, err
@@ -365,12 +365,16 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 	if c.servers.Others != nil {
 		others = c.servers.Others.Catalogue
 	}
+	var want func(map[string]int)
+	if c.servers.Pods != nil {
+		want = c.servers.Pods.Want
+	}
 	version := c.Version
 	version.Replica = c.cluster.Name()
 	c.control, err = control.New(control.Options{
 		Evaluator: c.evaluations, Estimates: book, Groups: c.groups, Config: c.Config, Nodes: c.servers.Nodes,
 		Repository: c.state.Repository, Attached: others, Requests: c.dispatcher, Recorder: c.recorder, Metrics: c.plans,
-		Store: c.state.Store, Told: c.told,
+		Store: c.state.Store, Told: c.told, WantGPUs: want,
 		Logger: c.Log.With("part", "control"), Version: version,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			return command.CheckDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())
@@ -385,7 +389,7 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 				Replay: func(ctx context.Context, server grpc.ClientConnInterface) error {
 					return c.aggregate.Replay(ctx, server)
 				},
-				Hooks: h, Leave: c.leave, Log: c.Log,
+				Hooks: h, Leave: c.leave, Fence: c.cluster.Fence(), Log: c.Log,
 			})
 			return c.partitions, err
 		},

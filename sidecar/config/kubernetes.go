@@ -49,6 +49,8 @@ type KubernetesGPUs struct {
 	Resource string `yaml:"resource"`
 	// Sharing is mps or none.
 	Sharing string `yaml:"sharing"`
+	// Grow has Pending Pods stand for GPUs that the load wants and the cluster has not, for an autoscaler of nodes.
+	Grow bool `yaml:"grow"`
 }
 
 func (c *Config) provisionKubernetes() {

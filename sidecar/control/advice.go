@@ -69,7 +69,11 @@ func (c *Control) weigh(t *triggers, now time.Time) {
 	rule := advice.Rule{BadRate: c.settings().Triggers.BadRate}
 	var next *policy.Advice
 	t.size, next = rule.Next(t.size, w)
-	c.metrics.Advice(next, advice.Wanted(next, nodes, w))
+	wanted := advice.Wanted(next, nodes, w)
+	c.metrics.Advice(next, wanted)
+	if c.wantGPUs != nil {
+		c.wantGPUs(wanted)
+	}
 	slices.SortStableFunc(w.GPUs, advice.ByRank)
 	c.mu.Lock()
 	c.advice = GPUAdvice{Advice: next, Serving: w.GPUs, Spare: w.Spare, OutOfReach: out}

@@ -110,6 +110,9 @@ type Options struct {
 	Store store.Store
 	// Told is called with every event as the log has it; it must not wait, and may be nil.
 	Told func(api.Event)
+	// WantGPUs is called with how many GPUs of each type the load wants, each time that it is weighed; nil while there is nothing to judge by. It must not wait, and may
+	// be nil.
+	WantGPUs func(map[string]int)
 	// Policies and Reconciler make the two parts that call back.
 	Policies   func(Hooks) (planner.Host, error)
 	Reconciler func(Hooks) (Reconciler, error)
@@ -143,6 +146,7 @@ type Control struct {
 	log        *slog.Logger
 	version    api.Version
 	told       func(api.Event)
+	wantGPUs   func(map[string]int)
 	events     *events.Log
 	conditions conditions.Tracker
 	orders     *orders.Store
@@ -254,7 +258,7 @@ func New(o Options) (*Control, error) {
 		o.Clock = SystemClock()
 	}
 	c := &Control{
-		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, store: o.Store, told: o.Told,
+		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, store: o.Store, told: o.Told, wantGPUs: o.WantGPUs,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, logs: map[string]string{}, starting: "not started yet",

@@ -94,6 +94,9 @@ func follow(ctx context.Context, c *config.Config, connection kubernetes.Connect
 	}
 	all.Store, err = configmaps.Follow(ctx, configmaps.Options{
 		Connection: connection, Release: k.Release, Identity: all.self.String(), Owner: all.owner, Fence: all.Held, Logger: log,
+		Lost: func(err error) {
+			all.end(fmt.Errorf("release %s: %w: this conch ends, and begins anew with what is kept then", k.Release, err))
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -119,10 +122,7 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 			if leader == "" {
 				err = fmt.Errorf("another conch has led release %s while this one was cut off: this one ends, since what it knows is of before", c.k.Release)
 			}
-			select {
-			case c.lost <- err:
-			default: // that is known
-			}
+			c.end(err)
 		},
 	})
 	if err != nil {
@@ -146,6 +146,14 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 	c.log.Info("this conch leads its release", "release", c.k.Release)
 	close(c.leading)
 	return nil
+}
+
+// end has Run fail.
+func (c *Cluster) end(err error) {
+	select {
+	case c.lost <- err:
+	default: // it ends already
+	}
 }
 
 // takeOverPause is between attempts to take over the state of a cluster whose API server does not answer.
@@ -278,7 +286,15 @@ func (c *Cluster) Owns() error {
 	return c.Held()
 }
 
-// Run implements component.Component: it fails once this conch has led and another does. Whoever led has connections, queues and leases on places that are the
+// Fence is Owns; nil without a cluster, where no other conch can have the servers.
+func (c *Cluster) Fence() func() error {
+	if c == nil {
+		return nil
+	}
+	return c.Owns
+}
+
+// Run implements component.Component: it fails once this conch has led and another does, or the state is not its any more. Whoever led has connections, queues and leases on places that are the
 // other's by now: it ends, and follows from the beginning once it is started again.
 func (c *Cluster) Run(ctx context.Context) error {
 	var err error

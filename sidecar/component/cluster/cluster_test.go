@@ -215,6 +215,25 @@ func TestAnotherLeads(t *testing.T) {
 	})
 }
 
+// A replica whose state somebody deletes ends at its next write: as it is, it could keep no plan any more.
+func TestTheStateIsDeletedUnderALeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t)
+		r := a.replica("first", "")
+		r.lead(t)
+		require.NoError(t, <-r.led)
+		require.NoError(t, r.Store.Write(plan("1")))
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(t.Context()) }()
+		require.NoError(t, a.CoreV1().ConfigMaps(namespace).Delete(t.Context(), "conch-state", meta.DeleteOptions{}))
+		require.ErrorIs(t, r.Store.Write(plan("2")), configmaps.ErrFenced)
+		err := <-ended
+		require.ErrorIs(t, err, configmaps.ErrFenced)
+		require.ErrorContains(t, err, "the ConfigMap was deleted; a conch that starts makes it anew: this conch ends")
+		require.ErrorIs(t, r.Held(), kubernetes.ErrNotLeading)
+	})
+}
+
 // An API server that fails in the middle of a take-over costs no replica.
 func TestTheAPIServerFailsDuringATakeOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ func PodOptions(c *config.Config) kubernetes.Options {
 	return kubernetes.Options{
 		Release: k.Release, Owner: k.Owner, Image: k.Image, Server: d.TritonServer, BackendDir: d.BackendDirectory,
 		Arguments: d.Arguments, Environment: d.Environment, Template: string(k.PodTemplate), ModelsPath: k.Models.Path, ModelsVolume: string(k.Models.Volume),
-		GPUDriver: k.GPUs.Driver, GPUClass: k.GPUs.Class, MIGClass: k.GPUs.MIGClass, GPUResource: k.GPUs.Resource, Sharing: kubernetes.Sharing(k.GPUs.Sharing), Complete: dataSheet,
+		GPUDriver: k.GPUs.Driver, GPUClass: k.GPUs.Class, MIGClass: k.GPUs.MIGClass, GPUResource: k.GPUs.Resource, Sharing: kubernetes.Sharing(k.GPUs.Sharing), Grow: k.GPUs.Grow, Complete: dataSheet,
 		Stretch: d.Stretch, StartTimeout: d.StartTimeout.Std(), DrainTimeout: c.Limits.Drain.Std(),
 	}
 }

@@ -35,6 +35,8 @@ type Options struct {
 	Store store.Store
 	// Files is the directory of the content of models; empty: it is in the state directory. Who has the same Store has to have the same Files.
 	Files string
+	// Fence returns an error while Files may be another conch's to change; nil: they never are.
+	Fence func() error
 	Log   *slog.Logger
 }
 
@@ -71,7 +73,7 @@ func Open(dir string, o Options) (s *State, err error) {
 	if s.remove, err = writeRunning(dir); err != nil {
 		return s, err
 	}
-	s.Repository, err = repo.Open(filepath.Join(dir, "repository"), repo.Options{Emulated: o.Emulated, Revisions: o.Store, Files: o.Files})
+	s.Repository, err = repo.Open(filepath.Join(dir, "repository"), repo.Options{Emulated: o.Emulated, Revisions: o.Store, Files: o.Files, Fence: o.Fence})
 	return s, err
 }
 

@@ -30,7 +30,9 @@ type cache struct {
 	nodes   corelisters.NodeLister
 	slices  resourcelisters.ResourceSliceLister
 	claims  resourcelisters.ResourceClaimLister
-	watches sync.WaitGroup
+	// standIns are the Pods that stand for GPUs; nil: there are none.
+	standIns corelisters.PodNamespaceLister
+	watches  sync.WaitGroup
 	// stirred: nodes, slices or claims are others than when it was last cleared.
 	stirred atomic.Bool
 }
@@ -64,6 +66,10 @@ func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core
 	}
 	_, errNodes := nodes.AddEventHandler(stir)
 	errs := []error{errLabel, err, errNodes}
+	if o.Grow {
+		standIns := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelWantedBy+"="+o.Release, "")
+		all["Pods that stand for GPUs"], c.standIns = standIns, corelisters.NewPodLister(standIns.GetIndexer()).Pods(o.Namespace)
+	}
 	if dra {
 		slices := informer(o.Client, o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
 		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(""), &resource.ResourceClaim{}, "", "")

@@ -43,6 +43,9 @@ type Driver struct {
 	claiming map[string]int
 	// nodes are those of the last look.
 	nodes []*policy.Node
+	// wanted is how many GPUs of each type the load wants; nil: it is not known. grown, the loop's alone, is when a stand-in last found a node.
+	wanted map[string]int
+	grown  time.Time
 	// guarded is what the PodDisruptionBudget in the cluster asks for; -1: not known.
 	guarded int
 

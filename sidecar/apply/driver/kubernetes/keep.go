@@ -24,8 +24,8 @@ import (
 // keepEvery is how often the cluster's objects are put in order, and at most how often changed nodes are reported.
 const keepEvery = time.Second
 
-// keep puts the cluster in order until ctx ends: what is dead is removed, claims that no Pod uses are, the disruption budget counts the servers, and
-// nodes that changed are reported.
+// keep puts the cluster in order until ctx ends: what is dead is removed, claims that no Pod uses are, the disruption budget counts the servers, GPUs that are wanted
+// have stand-ins, and nodes that changed are reported.
 func (d *Driver) keep(ctx context.Context) {
 	tick := time.NewTicker(keepEvery)
 	defer tick.Stop()
@@ -40,6 +40,7 @@ func (d *Driver) keep(ctx context.Context) {
 			d.bury(ctx)
 			d.releaseClaims(ctx)
 			d.guard(ctx)
+			d.grow(ctx)
 		}
 	}
 }
@@ -125,7 +126,15 @@ func (d *Driver) releaseClaims(ctx context.Context) {
 		return
 	}
 	used := map[string]bool{}
-	for _, p := range d.cache.ofRelease() {
+	pods := d.cache.ofRelease()
+	if d.cache.standIns != nil {
+		standIns, err := d.cache.standIns.List(labels.Everything())
+		if err != nil {
+			panic(err) // it is a map
+		}
+		pods = append(pods, standIns...)
+	}
+	for _, p := range pods {
 		for _, c := range p.Spec.ResourceClaims {
 			if c.ResourceClaimName != nil {
 				used[*c.ResourceClaimName] = true

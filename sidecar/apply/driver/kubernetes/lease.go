@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,9 +60,9 @@ type LeaseOptions struct {
 type Lease struct {
 	o LeaseOptions
 	times
-	// began is the clock of renewed, which is when the last renewal that succeeded was asked for.
-	began   time.Time
-	renewed atomic.Int64
+	// renewed is when the last renewal that succeeded was asked for; nil: none is in force.
+	renewed atomic.Pointer[moment]
+	wall    func() time.Time
 	led     chan struct{}
 	first   sync.Once
 	stop    context.CancelFunc
@@ -89,8 +90,7 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 		o.Logger.Warn("conch may not list and watch leases: while another conch leads, the API server is asked for the lease again and again. docs/kubernetes.md has the role")
 	}
 	life, stop := context.WithCancel(context.Background())
-	l := &Lease{o: o, times: timesOf(o.Duration), began: time.Now(), led: make(chan struct{}), stop: stop}
-	l.renewed.Store(-int64(time.Hour))
+	l := &Lease{o: o, times: timesOf(o.Duration), wall: time.Now, led: make(chan struct{}), stop: stop}
 	lock := renewing{&resourcelock.LeaseLock{
 		LeaseMeta: meta.ObjectMeta{Name: l.name(), Namespace: o.Namespace}, Client: o.Client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 	}, l}
@@ -172,8 +172,20 @@ func (l *Lease) Held() error {
 	return nil
 }
 
-// age is how long ago this conch renewed the lease.
-func (l *Lease) age() time.Duration { return time.Since(l.began) - time.Duration(l.renewed.Load()) }
+// moment is a time by both clocks of a machine: the one that people set, and the one that stands still while the machine is suspended.
+type moment struct{ wall, running time.Time }
+
+func (l *Lease) now() *moment { return &moment{l.wall().Round(0), time.Now()} }
+
+// age is how long ago this conch renewed the lease, by the clock that says longer: for others time has gone on while this machine was suspended.
+func (l *Lease) age() time.Duration {
+	renewed := l.renewed.Load()
+	if renewed == nil {
+		return math.MaxInt64
+	}
+	now := l.now()
+	return max(now.wall.Sub(renewed.wall), now.running.Sub(renewed.running))
+}
 
 // follow watches the lease until this conch leads, so that nobody need ask for it again and again.
 func (l *Lease) follow(life context.Context) error {
@@ -227,7 +239,7 @@ func (l *Lease) name() string { return l.o.Release + "-leader" }
 func (l *Lease) Release() {
 	l.stop()
 	l.ended.Wait()
-	l.renewed.Store(-int64(time.Hour))
+	l.renewed.Store(nil)
 }
 
 // renewing notes when the lease was renewed: when that was asked for, since the answer may be late. It asks the API server only where there is need to.
@@ -272,14 +284,14 @@ func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElection
 }
 
 func (r renewing) noting(record resourcelock.LeaderElectionRecord, write func() error) error {
-	asked := time.Since(r.l.began)
+	asked := r.l.now()
 	err := write()
 	if err == nil && record.HolderIdentity == r.l.o.Identity {
 		if r.l.anotherLed(record.LeaderTransitions) {
 			r.l.o.Lost("")
 			return nil // not Held: what this conch knows is of before
 		}
-		r.l.renewed.Store(int64(asked))
+		r.l.renewed.Store(asked)
 		r.l.forget()
 	}
 	return err

@@ -23,6 +23,8 @@ const (
 	labelGeneration = domain + "generation"
 	labelDigest     = domain + "digest"
 	labelGPU        = domain + "gpu"
+	// labelWantedBy is the release on a Pod that stands for a GPU, which is none of its servers.
+	labelWantedBy = domain + "wanted-by"
 	// The annotations are the bundle: with the labels they are the Spec that the server was started with.
 	annotationPartition  = domain + "partition-spec"
 	annotationGPU        = domain + "gpu-spec"
@@ -33,6 +35,8 @@ const (
 	gateAnswers core.PodConditionType = domain + "answers"
 	// labelCost is an operator's label of a node: what one of its GPUs costs in an hour.
 	labelCost = domain + "gpu-cost-per-hour"
+	// labelProduct is what GPU feature discovery says of a node's GPUs.
+	labelProduct = "nvidia.com/gpu.product"
 )
 
 // dnsName makes text fit for an object's name, a label's value and a host's name: at most n characters. What had to be changed gets a digest, so that

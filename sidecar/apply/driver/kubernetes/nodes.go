@@ -139,23 +139,15 @@ func (o Options) draGPU(n *core.Node, d *resource.Device) (g *policy.GPU, remark
 	if len(d.ConsumesCounters) > 0 {
 		return nil, name + " is one of several ways to partition a GPU (DynamicMIG), which conch does not choose among"
 	}
-	text := func(key string) string {
-		for _, name := range []string{key, o.GPUDriver + "/" + key} {
-			if a, ok := d.Attributes[resource.QualifiedName(name)]; ok && a.StringValue != nil {
-				return *a.StringValue
-			}
-		}
-		return ""
-	}
-	kind, uuid := text("type"), text("uuid")
+	kind, uuid := o.text(d, "type"), o.text(d, "uuid")
 	if kind != "" && kind != "gpu" && kind != "mig" {
 		return nil, name + " is of type " + kind + ", on which no tritonserver runs"
 	}
 	if uuid == "" {
 		return nil, name + " has no attribute uuid, by which a claim could ask for it"
 	}
-	g = &policy.GPU{Id: gpuID(n.Name, d.Name), Type: gpuType(text("productName")), Uuid: uuid}
-	if profile := text("profile"); kind == "mig" && profile != "" {
+	g = &policy.GPU{Id: gpuID(n.Name, d.Name), Type: gpuTypeNamed(o.text(d, "productName")), Uuid: uuid}
+	if profile := o.text(d, "profile"); kind == "mig" && profile != "" {
 		g.Type += "-MIG-" + profile
 	}
 	for _, key := range []string{"memory", o.GPUDriver + "/memory"} {
@@ -175,8 +167,18 @@ func (o Options) draGPU(n *core.Node, d *resource.Device) (g *policy.GPU, remark
 	return g, ""
 }
 
-// gpuType is the name of a product as NVML's is written elsewhere in conch: A100-SXM4-80GB.
-func gpuType(product string) string {
+// text is an attribute of a device; empty where it has none.
+func (o Options) text(d *resource.Device, key string) string {
+	for _, name := range []string{key, o.GPUDriver + "/" + key} {
+		if a, ok := d.Attributes[resource.QualifiedName(name)]; ok && a.StringValue != nil {
+			return *a.StringValue
+		}
+	}
+	return ""
+}
+
+// gpuTypeNamed is the name of a product as NVML's is written elsewhere in conch: A100-SXM4-80GB.
+func gpuTypeNamed(product string) string {
 	product = strings.ReplaceAll(strings.TrimSpace(product), " ", "-")
 	return cmp.Or(strings.TrimPrefix(product, "NVIDIA-"), "unknown")
 }
@@ -192,7 +194,7 @@ func (o Options) pluginGPUs(n *core.Node) (gpus []*policy.GPU, remark string) {
 	}
 	mebibytes, _ := strconv.ParseUint(n.Labels["nvidia.com/gpu.memory"], 10, 44)
 	for i := range min(count.Value(), 64) {
-		gpus = append(gpus, &policy.GPU{Id: gpuID(n.Name, fmt.Sprintf("gpu-%d", i)), Type: gpuType(n.Labels["nvidia.com/gpu.product"]), MemoryBytes: mebibytes << 20})
+		gpus = append(gpus, &policy.GPU{Id: gpuID(n.Name, fmt.Sprintf("gpu-%d", i)), Type: gpuTypeNamed(n.Labels[labelProduct]), MemoryBytes: mebibytes << 20})
 	}
 	return gpus, ""
 }

@@ -36,6 +36,9 @@ const (
 	portMetrics = 8002
 )
 
+// podClaim is what a Pod calls the claim of its GPU.
+const podClaim = "conch-gpu"
+
 // noticed is how long a Pod that somebody else deletes goes on before it is asked to end: for conch to see that and to send its requests elsewhere.
 const noticed = 5 * time.Second
 
@@ -209,8 +212,8 @@ func (b build) podSpec(s driver.Spec) (*core.PodSpec, error) {
 	}
 	if byClaim(s.GPU) {
 		claim := b.claimName(s.GPU.GetId())
-		own.ResourceClaims = []core.PodResourceClaim{{Name: "conch-gpu", ResourceClaimName: &claim}}
-		container.Resources.Claims = []core.ResourceClaim{{Name: "conch-gpu"}}
+		own.ResourceClaims = []core.PodResourceClaim{{Name: podClaim, ResourceClaimName: &claim}}
+		container.Resources.Claims = []core.ResourceClaim{{Name: podClaim}}
 	} else {
 		container.Resources.Limits = core.ResourceList{core.ResourceName(b.GPUResource): *quantity.NewQuantity(1, quantity.DecimalSI)}
 	}

@@ -55,6 +55,8 @@ type Options struct {
 	// GPUResource is the extended resource of the device plugin ("nvidia.com/gpu").
 	GPUResource string
 	Sharing     Sharing
+	// Grow has Pods that stay Pending stand for GPUs that the load wants and the cluster has not: see Want.
+	Grow bool
 	// Complete fills in what is known of a GPU's type besides; it may be nil.
 	Complete    func(g GPUFacts) GPUFacts
 	Stretch     float64

@@ -19,8 +19,7 @@ func renewals(t *testing.T, lost func(string)) (a, b renewing) {
 	t.Helper()
 	client := fake.NewClientset()
 	of := func(identity string) renewing {
-		l := &Lease{o: LeaseOptions{Connection: Connection{Client: client, Namespace: "n"}, Release: "r", Identity: identity, Lost: lost}, times: timesOf(0), began: time.Now(), led: make(chan struct{})}
-		l.renewed.Store(-int64(time.Hour))
+		l := &Lease{o: LeaseOptions{Connection: Connection{Client: client, Namespace: "n"}, Release: "r", Identity: identity, Lost: lost}, times: timesOf(0), wall: time.Now, led: make(chan struct{})}
 		return renewing{&resourcelock.LeaseLock{
 			LeaseMeta: meta.ObjectMeta{Name: l.name(), Namespace: "n"}, Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		}, l}
@@ -68,13 +67,26 @@ func TestAnotherHasLedInBetween(t *testing.T) {
 			require.NoError(t, a.Create(t.Context(), held("a", c.turns[0])))
 			close(a.l.led)
 			for _, turn := range c.turns[1:] {
-				a.l.renewed.Store(-int64(time.Hour)) // or it has just been renewed
+				a.l.renewed.Store(nil) // or it has just been renewed
 				require.NoError(t, a.Update(t.Context(), held("a", turn)))
 			}
 			require.Equal(t, c.lost, lost)
 			require.Equal(t, c.lost == 0, a.l.Held() == nil, "who knows only what was before changes nothing")
 		})
 	}
+}
+
+// A machine that was suspended for a minute comes back to a lease that may be another's, though its own clock did not run meanwhile. A clock that is set back says nothing.
+func TestAMachineIsSuspended(t *testing.T) {
+	a, _ := renewals(t, func(string) {})
+	require.NoError(t, a.Create(t.Context(), held("a", 0)))
+	require.NoError(t, a.l.Held())
+	a.l.wall = func() time.Time { return time.Now().Add(-time.Hour) }
+	require.NoError(t, a.l.Held())
+	a.l.wall = func() time.Time { return time.Now().Add(time.Minute) }
+	require.ErrorIs(t, a.l.Held(), ErrNotLeading)
+	require.NoError(t, a.Update(t.Context(), held("a", 0)), "it is asked for at once")
+	require.NoError(t, a.l.Held())
 }
 
 // What the watch saw of the conch before is not taken for the lease of one that leads.

@@ -35,10 +35,10 @@ const (
 // ErrFollowing says that the store is not this conch's yet.
 var ErrFollowing = errors.New("this conch follows the release's state, and writes nothing")
 
-// ErrFenced says that another conch has taken the store over since, or that somebody has deleted it: this one writes nothing any more.
+// ErrFenced says that another conch has taken the store over since, or that somebody has deleted it: this one writes nothing any more, and no plan of its is kept.
 var ErrFenced = errors.New("the release's state is not this conch's any more, and nothing was written")
 
-// Options of Follow. All but Owner have to be given.
+// Options of Follow. All but Owner and Lost have to be given.
 type Options struct {
 	kubernetes.Connection
 	Release string
@@ -47,7 +47,9 @@ type Options struct {
 	// Owner is a ConfigMap with which the state is deleted; nil: it stays.
 	Owner *meta.OwnerReference
 	// Fence returns an error where this conch does not lead at the moment: then nothing is asked of the API server.
-	Fence  func() error
+	Fence func() error
+	// Lost is called with ErrFenced when this conch finds that the store is not its any more. It must not wait.
+	Lost   func(error)
 	Logger *slog.Logger
 }
 
@@ -313,8 +315,7 @@ func (s *Store) replaceHead(ctx context.Context, written map[string]packed) erro
 			s.head = now
 			return nil
 		case apierrors.IsNotFound(err):
-			s.fenced = fmt.Errorf("%w: the ConfigMap was deleted; a conch that starts makes it anew", ErrFenced)
-			return s.fenced
+			return s.lose("the ConfigMap was deleted; a conch that starts makes it anew")
 		case !apierrors.IsConflict(err):
 			return err
 		}
@@ -324,11 +325,19 @@ func (s *Store) replaceHead(ctx context.Context, written map[string]packed) erro
 			return err
 		}
 		if now.Annotations[annotationLeader] != s.o.Identity || now.UID != s.head.UID {
-			s.fenced = fmt.Errorf("%w: conch %s has taken it over", ErrFenced, now.Annotations[annotationLeader])
-			return s.fenced
+			return s.lose(fmt.Sprintf("conch %s has taken it over", now.Annotations[annotationLeader]))
 		}
 		s.head = now
 	}
+}
+
+// lose has nothing be written any more; s.writing is held.
+func (s *Store) lose(reason string) error {
+	s.fenced = fmt.Errorf("%w: %s", ErrFenced, reason)
+	if s.o.Lost != nil {
+		s.o.Lost(s.fenced)
+	}
+	return s.fenced
 }
 
 // flush writes what Later was given, until ctx ends.

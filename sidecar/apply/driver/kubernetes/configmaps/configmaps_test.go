@@ -365,15 +365,24 @@ func TestWhatCannotBeKept(t *testing.T) {
 	require.ErrorContains(t, err, "delete the ConfigMap to start over")
 }
 
-// A release that is deleted is not made again by what its conch still has to write.
+// A release that is deleted is not made again by what its conch still has to write: that conch learns once that it has lost the state.
 func TestTheStateIsDeleted(t *testing.T) {
 	c := newCluster(t)
-	s := c.open("a")
+	var lost []error
+	o := c.options("a")
+	o.Lost = func(err error) { lost = append(lost, err) }
+	s, err := open(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, s.Write(value("plan", "1")))
+	require.Empty(t, lost)
 	require.NoError(t, c.CoreV1().ConfigMaps(namespace).Delete(t.Context(), "conch-state", meta.DeleteOptions{}))
-	err := s.Write(store.Change{Bucket: "b", Key: "k", Value: noise(1 << 20)})
+	err = s.Write(store.Change{Bucket: "b", Key: "k", Value: noise(1 << 20)})
 	require.ErrorIs(t, err, configmaps.ErrFenced)
 	require.ErrorContains(t, err, "ConfigMap conch-state: the release's state is not this conch's any more, and nothing was written: the ConfigMap was deleted; a conch that starts makes it anew")
 	require.Empty(t, c.names())
+	require.ErrorIs(t, s.Write(value("plan", "2")), configmaps.ErrFenced)
+	require.Len(t, lost, 1)
+	require.ErrorIs(t, lost[0], configmaps.ErrFenced)
 	require.NoError(t, s.Close())
 }
 
