@@ -62,6 +62,11 @@ func newTeam(t *testing.T, flags ...string) *team {
 	return w
 }
 
+// delays reports whether a server waits for requests to batch.
+func delays(m *tritonpb.ModelConfig) bool {
+	return m.GetDynamicBatching().GetMaxQueueDelayMicroseconds() > 0
+}
+
 // attach starts conch in front of the team's servers.
 func (w *team) attach(mode string, change func(settings map[string]any)) *rig.Conch {
 	w.t.Helper()
@@ -234,7 +239,7 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Contains(t, out, "100%, 2 at once")
 	require.Eventually(t, func() bool {
-		return !slices.ContainsFunc(w.configs("emulated"), func(m *tritonpb.ModelConfig) bool { return m.GetDynamicBatching() != nil })
+		return !slices.ContainsFunc(w.configs("emulated"), delays)
 	}, 30*time.Second, 50*time.Millisecond)
 	m, err := a.Model(t.Context(), "emulated")
 	require.NoError(t, err)
@@ -243,7 +248,8 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	dry, err := a.Release(t.Context(), api.ReleaseRequest{DryRun: true})
 	require.NoError(t, err)
 	require.Len(t, dry.Changes, 2)
-	require.Nil(t, w.configs("emulated")[0].GetDynamicBatching(), "a dry run changes nothing")
+	require.False(t, delays(w.configs("emulated")[0]), "a dry run changes nothing")
+	require.NotNil(t, w.configs("emulated")[0].GetDynamicBatching(), "the server batches what does not come through conch")
 	r := underLoad(t, c, 30, func() {
 		released, err := a.Release(t.Context(), api.ReleaseRequest{Reason: "the trial is over"})
 		require.NoError(t, err)
@@ -272,7 +278,7 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	w.requireConfigs(before, "emulated")
 	_, err = a.Release(t.Context(), api.ReleaseRequest{Undo: true})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return w.configs("emulated")[0].GetDynamicBatching() == nil }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return !delays(w.configs("emulated")[0]) }, 30*time.Second, 50*time.Millisecond)
 	_, err = a.Release(t.Context(), api.ReleaseRequest{})
 	require.NoError(t, err)
 	w.requireConfigs(before, "emulated")

@@ -116,3 +116,41 @@ func TestAnEnsembleIsAPipelineOfTheSnapshot(t *testing.T) {
 	require.NotZero(t, code)
 	require.Contains(t, out, `no model is called "nothing"`)
 }
+
+// TestTheStepsOfAnEnsembleThatIsLeftToTritonAreBatched: Conch, which batches a model itself, takes the delay out of its dynamic_batching, and not the batching, where an
+// ensemble calls it. Clients are shown what its author wrote.
+func TestTheStepsOfAnEnsembleThatIsLeftToTritonAreBatched(t *testing.T) {
+	t.Parallel()
+	dir := boxes(t)
+	config := filepath.Join(dir, "detect", "config.pbtxt")
+	text, err := os.ReadFile(config)
+	require.NoError(t, err)
+	const written = 1_500_000 // microseconds
+	text = fmt.Appendf(text, "\ndynamic_batching { max_queue_delay_microseconds: %d }\n", written)
+	require.NoError(t, os.WriteFile(config, text, 0o644))
+	code := filepath.Join(dir, "detect", "1", "model.py")
+	require.NoError(t, os.WriteFile(code, []byte(strings.ReplaceAll(strings.ReplaceAll(doubling, "TIMES", "2"), "0.004", "0.3")), 0o644))
+	c := serve(t, rig.ConchOptions{Repository: dir, GPUs: 1, Settings: map[string]any{
+		"defaults": map[string]any{"slo": "5s"}, "models": map[string]any{"street": map[string]any{"ensemble": "pass"}},
+	}})
+	server := triton(t, c)
+	shown, err := server.ModelConfig(t.Context(), &tritonpb.ModelConfigRequest{Name: "detect"})
+	require.NoError(t, err)
+	require.EqualValues(t, written, shown.GetConfig().GetDynamicBatching().GetMaxQueueDelayMicroseconds())
+
+	warmed := sharedExecutions(t, server, "detect")
+	const callers = 8
+	failures := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := server.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{ModelName: "street", Inputs: []*tritonpb.ModelInferRequest_InferInputTensor{{
+				Name: "X", Datatype: "FP32", Shape: []int64{1, 4}, Contents: &tritonpb.InferTensorContents{Fp32Contents: make([]float32, 4)},
+			}}})
+			failures <- err
+		}()
+	}
+	for range callers {
+		require.NoError(t, <-failures)
+	}
+	require.Greater(t, sharedExecutions(t, server, "detect"), warmed, "those that waited for the first ran together")
+}

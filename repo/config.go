@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -84,9 +85,12 @@ func syntaxError(err error, config []byte) *SyntaxError {
 	return &SyntaxError{Text: text}
 }
 
-// Manage edits a config.pbtxt into the one that Conch serves with:
-// dynamic_batching goes where Conch forms the batches, and max_batch_size is
-// set outright. Everything else stays: comments, order, and fields that we do
+// Manage edits a config.pbtxt into the one that Conch serves with: max_batch_size is
+// set outright, and where Conch forms the batches nothing stays of dynamic_batching but
+// itself. With its delay the server would hold back the batches of Conch's; without it
+// nobody would batch what Conch's queue does not see: steps of ensembles and calls of
+// other models that are left to the server, and requests that pass through. Everything
+// else stays: comments, order, and fields that we do
 // not know. A text that needs no edit is returned as it is.
 func Manage(text []byte) ([]byte, error) {
 	before, err := ReadConfig(text)
@@ -98,10 +102,13 @@ func Manage(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	edited := false
-	batched := takesOver(before)
-	if i := slices.IndexFunc(nodes, named("dynamic_batching")); batched && i >= 0 {
+	emptied := before.GetDynamicBatching() != nil && !triton.BatchesAtOnce(before.GetDynamicBatching()) && takesOver(before)
+	if i := slices.IndexFunc(nodes, named("dynamic_batching")); emptied && i >= 0 {
 		edited = true
-		nodes[i] = &ast.Node{PreComments: append(nodes[i].PreComments, "# dynamic_batching removed: Conch forms the batches.")}
+		nodes[i] = &ast.Node{
+			PreComments: append(nodes[i].PreComments, "# Conch forms the batches, by what dynamic_batching said here. What does not come through its queue is batched without a delay."),
+			Name:        "dynamic_batching", SkipColon: true, Children: []*ast.Node{},
+		}
 	}
 	if !slices.ContainsFunc(nodes, named("max_batch_size")) {
 		edited = true
@@ -112,8 +119,8 @@ func Manage(text []byte) ([]byte, error) {
 	}
 	after := pretty(nodes)
 	want := proto.CloneOf(before)
-	if batched && want.GetDynamicBatching() != nil {
-		want.SchedulingChoice = nil
+	if emptied {
+		want.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: &tritonpb.ModelDynamicBatching{}}
 	}
 	got, err := ReadConfig(after)
 	if err != nil || !proto.Equal(got, want) {
@@ -262,7 +269,7 @@ func ownQueue(d *tritonpb.ModelDynamicBatching) bool {
 // QueuePolicy is the dynamic_batching of a model of which Conch's queue keeps the priorities, limits and timeouts; nil: it asks for none, or its servers
 // keep them.
 func (m *Model) QueuePolicy() *tritonpb.ModelDynamicBatching {
-	if d := m.Written.GetDynamicBatching(); ownQueue(d) && m.Config.GetSchedulingChoice() == nil {
+	if d := m.Written.GetDynamicBatching(); ownQueue(d) && !ownQueue(m.Config.GetDynamicBatching()) {
 		return d
 	}
 	return nil

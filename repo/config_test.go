@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/repo"
 )
@@ -141,17 +142,19 @@ func TestServedVersions(t *testing.T) {
 // managed takes out what Manage takes out: dynamic batching with its queue policies,
 // where Conch forms the batches in its place and no order is to be kept.
 func managed(c *tritonpb.ModelConfig) *tritonpb.ModelConfig {
-	without := proto.CloneOf(c)
-	if c.GetDynamicBatching() != nil {
-		without.SchedulingChoice = nil
+	d := c.GetDynamicBatching()
+	if d == nil || triton.BatchesAtOnce(d) {
+		return c
 	}
-	if ok, _ := repo.Batchable(without); ok && !c.GetDynamicBatching().GetPreserveOrdering() {
-		return without
+	empty := proto.CloneOf(c)
+	empty.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: &tritonpb.ModelDynamicBatching{}}
+	if ok, _ := repo.Batchable(empty); ok && !d.GetPreserveOrdering() {
+		return empty
 	}
 	return c
 }
 
-// Whatever a config says, managing it takes away dynamic batching and nothing
+// Whatever a config says, managing it empties dynamic batching and changes nothing
 // else, and does so once.
 func TestManageChangesNothingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

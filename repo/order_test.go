@@ -81,7 +81,7 @@ func TestAnOverriddenConfigStays(t *testing.T) {
 	require.NoError(t, err)
 	m := r.Model("m")
 	require.EqualValues(t, 2, m.Config.GetMaxBatchSize())
-	require.Nil(t, m.Config.GetDynamicBatching())
+	require.Zero(t, m.Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
 	require.NotNil(t, m.Written.GetDynamicBatching(), "as its author wrote it")
 	require.Equal(t, "one", staged(t, s, r, "m")["m/1/model.py"])
 	for what, do := range map[string]func() (*repo.Revision, error){

@@ -28,7 +28,7 @@ const config = `backend: "python"
 max_batch_size: 8
 input { name: "A" data_type: TYPE_FP32 dims: 4 }
 output { name: "B" data_type: TYPE_FP32 dims: 4 }
-dynamic_batching { }
+dynamic_batching { max_queue_delay_microseconds: 50 }
 `
 
 // tree is files by path.
@@ -80,7 +80,7 @@ func TestImportRecordsWhatChanged(t *testing.T) {
 	require.Equal(t, []string{"m", "n"}, first.Diff.Added)
 	require.Equal(t, []int64{1}, first.Model("m").Versions)
 	require.NoError(t, first.Model("m").Err())
-	require.Nil(t, first.Model("m").Config.GetDynamicBatching(), "the managed config counts")
+	require.Zero(t, first.Model("m").Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds(), "the managed config counts")
 	require.Equal(t, "m", first.Model("m").Config.GetName(), "Triton fills the name in")
 
 	same, err := s.Import(t.Context(), dir, by("again"))
@@ -196,7 +196,7 @@ func TestStagingCopiesSwapsAndLeavesAlone(t *testing.T) {
 	require.NoError(t, s.Stage(t.Context(), "", []string{"m", "n"}, a))
 	require.NoError(t, s.Stage(t.Context(), first.ID, []string{"m"}, b))
 	require.Equal(t, []string{"m/1/model.py", "m/1/weights", "m/config.pbtxt", "m/stub", "n/1/model.py", "n/config.pbtxt"}, slices.Sorted(maps.Keys(read(t, a))))
-	require.NotContains(t, read(t, a)["m/config.pbtxt"], "dynamic_batching {")
+	require.NotContains(t, read(t, a)["m/config.pbtxt"], "max_queue_delay_microseconds")
 	require.NotEqual(t, inode(t, a+"/m/1/weights"), inode(t, b+"/m/1/weights"), "each partition has its own file")
 	require.NoError(t, os.Chmod(a+"/m/1/weights", 0o644))
 	tree{"1/weights": "W"}.write(t, a+"/m") // as a server could

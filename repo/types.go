@@ -80,14 +80,14 @@ type Model struct {
 	// Versions are the numbers of the version directories, ascending.
 	Versions []int64 `json:"versions"`
 	// Managed is the config.pbtxt that Conch stages in place of the operator's:
-	// max_batch_size set outright, dynamic_batching gone if Conch batches it. Its Digest is empty
+	// max_batch_size set outright, dynamic_batching empty if Conch batches it. Its Digest is empty
 	// where the config cannot be read.
 	Managed File `json:"managed"`
 	// Config is the managed config, with the name that Triton fills in; nil where it
 	// cannot be read.
 	Config *tritonpb.ModelConfig `json:"-"`
 	// Written is the configuration as its author wrote it, with the name that
-	// Triton fills in: Config with dynamic_batching in its place. nil where it
+	// Triton fills in: Config with all that its dynamic_batching said. nil where it
 	// cannot be read.
 	Written *tritonpb.ModelConfig `json:"-"`
 	// Problems are what is wrong with the model, errors first.

@@ -97,10 +97,10 @@ func TestVersionZeroIsAVersion(t *testing.T) {
 func TestOrdersToTheFormatterHideNothing(t *testing.T) {
 	const warmup = "model_warmup { name: \"w\" batch_size: 1 inputs { key: \"A\" value { data_type: TYPE_INT32 dims: 4 zero_data: true } } }\n"
 	for name, config := range map[string]string{
-		"a part":         head + in + out + "# txtpbfmt: off\n" + warmup + "dynamic_batching { }\n# txtpbfmt: on\n",
-		"up to the end":  head + in + out + "# txtpbfmt: off\n" + warmup + "dynamic_batching { }\n",
-		"all":            "# txtpbfmt: off\n" + head + in + out + warmup + "dynamic_batching { }\n# txtpbfmt: on\n",
-		"sorted by name": "# txtpbfmt: sort_fields_by_field_name\n" + head + in + out + warmup + "dynamic_batching { }\n",
+		"a part":         head + in + out + "# txtpbfmt: off\n" + warmup + "dynamic_batching { max_queue_delay_microseconds: 50 }\n# txtpbfmt: on\n",
+		"up to the end":  head + in + out + "# txtpbfmt: off\n" + warmup + "dynamic_batching { max_queue_delay_microseconds: 50 }\n",
+		"all":            "# txtpbfmt: off\n" + head + in + out + warmup + "dynamic_batching { max_queue_delay_microseconds: 50 }\n# txtpbfmt: on\n",
+		"sorted by name": "# txtpbfmt: sort_fields_by_field_name\n" + head + in + out + warmup + "dynamic_batching { max_queue_delay_microseconds: 50 }\n",
 	} {
 		fsys := fstest.MapFS{"m/config.pbtxt": {Data: []byte(config)}, "m/1/model.py": {}}
 		problems := repo.Validate(fsys, "m", repo.Strictness{})
@@ -109,7 +109,7 @@ func TestOrdersToTheFormatterHideNothing(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("m/config.pbtxt:%d: model_warmup \"w\": input \"A\" is TYPE_INT32, and the model's is TYPE_FP32", line), problems[0].Error(), name)
 		managed, err := repo.Manage([]byte(config))
 		require.NoError(t, err, name)
-		require.NotContains(t, string(managed), "dynamic_batching {", name)
+		require.NotContains(t, string(managed), "max_queue_delay_microseconds", name)
 		require.Contains(t, string(managed), "# txtpbfmt: ", "%s: the comment stays", name)
 	}
 }

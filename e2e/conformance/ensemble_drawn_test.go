@@ -4,15 +4,9 @@
 package conformance_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
-	"io"
-	"math"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,43 +16,90 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
 
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/triton"
-	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
 // drawnEnsembles are how many ensembles are drawn, and drawnRequests how many requests of each.
 const drawnEnsembles, drawnRequests = 24, 20
 
-// answerWithin is how long an answer may take. Triton 2.51 never answers some requests of ensembles.
-const answerWithin = 5 * time.Second
-
-// part is a model that drawn ensembles call: its inputs, of which the optional ones end in "?", its outputs, and what it does.
-type part struct {
-	name, datatype  string
-	inputs, outputs []string
-	execute         string
+// kind is what all tensors of an ensemble have in common: their datatype, and whether its models have a batch dimension.
+type kind struct {
+	datatype string
+	batched  bool
 }
 
-// parts are models of every kind that decides over what a step does. Each executes one request at a time, of which x(NAME) is an input and out(NAME, value) an
-// output.
-func parts() []part {
-	return []part{
-		{"same", "FP32", []string{"I"}, []string{"O"}, `out("O", x("I"))`},
-		{"fails", "FP32", []string{"I"}, []string{"O"}, `if x("I").size and x("I").min() < 0: raise pb.TritonModelException("negative")
-out("O", x("I"))`},
-		{"sums", "FP32", []string{"A", "B"}, []string{"SUM", "DIFFERENCE"}, `n = min(x("A").shape[1], x("B").shape[1])
-out("SUM", x("A")[:, :n] + x("B")[:, :n])
-out("DIFFERENCE", x("A")[:, :n] - x("B")[:, :n])`},
-		{"either", "FP32", []string{"I", "J?"}, []string{"O"}, `out("O", x("I") if x("J") is None else x("J"))`},
-		{"silent", "FP32", []string{"I"}, []string{"O", "P"}, `out("O", x("I"))
-if not x("I").size or x("I").max() < 3: out("P", x("I"))`},
-		{"text", "STRING", []string{"I"}, []string{"O"}, `out("O", x("I"))`},
-		{"joins", "STRING", []string{"A", "B"}, []string{"O"}, `out("O", np.concatenate([x("A"), x("B")], axis=1))`},
+// drawKinds are three, of which the first is the most usual.
+func drawKinds(random *rand.Rand) []kind {
+	others := []kind{{"STRING", true}, {"INT64", true}, {"UINT8", true}, {"FP64", true}, {"BOOL", true}, {"FP32", false}, {"INT16", false}, {"STRING", false}}
+	all := []kind{{"FP32", true}}
+	for _, i := range random.Perm(len(others))[:2] {
+		all = append(all, others[i])
 	}
+	return all
+}
+
+// suffix of the names of a kind's models.
+func (k kind) suffix() string {
+	if k.batched {
+		return "_" + strings.ToLower(k.datatype)
+	}
+	return "_" + strings.ToLower(k.datatype) + "_whole"
+}
+
+// batch is the line of a model's file.
+func (k kind) batch() string {
+	if k.batched {
+		return "max_batch_size: 8\n"
+	}
+	return "max_batch_size: 0\n"
+}
+
+// wire is the datatype as requests have it.
+func (k kind) wire() string {
+	if k.datatype == "STRING" {
+		return "BYTES"
+	}
+	return k.datatype
+}
+
+// part is a model that drawn ensembles call: its inputs, of which the optional ones end in "?", its outputs, and what each of its versions does.
+type part struct {
+	kind
+	name            string
+	inputs, outputs []string
+	// square: its tensors have four elements, which it sees as two by two.
+	square   bool
+	versions []string
+}
+
+// parts are models of every sort that decides over what a step does. Each executes one request at a time, of which x(NAME) is an input and out(NAME, value) an
+// output.
+func parts(k kind) []part {
+	all := []part{
+		{name: "same", inputs: []string{"I"}, outputs: []string{"O"}, versions: []string{`out("O", x("I"))`, `out("O", x("I")[..., ::-1].copy())`}},
+		{name: "either", inputs: []string{"I", "J?"}, outputs: []string{"O"}, versions: []string{`out("O", x("I") if x("J") is None else x("J"))`}},
+		{name: "joins", inputs: []string{"A", "B"}, outputs: []string{"O"}, versions: []string{`out("O", np.concatenate([x("A"), x("B")], axis=-1))`}},
+		{name: "square", inputs: []string{"I"}, outputs: []string{"O"}, square: true, versions: []string{`out("O", np.swapaxes(x("I"), -1, -2).copy())`}},
+	}
+	if k.datatype != "STRING" {
+		all = append(all,
+			part{name: "fails", inputs: []string{"I"}, outputs: []string{"O"}, versions: []string{`if x("I").size and x("I").max() > 6: raise pb.TritonModelException("too many")
+out("O", x("I"))`}},
+			part{name: "silent", inputs: []string{"I"}, outputs: []string{"O", "P"}, versions: []string{`out("O", x("I"))
+if not x("I").size or x("I").max() < 3: out("P", x("I"))`}})
+	}
+	if k.datatype != "STRING" && k.datatype != "BOOL" {
+		all = append(all, part{name: "sums", inputs: []string{"A", "B"}, outputs: []string{"SUM", "DIFFERENCE"}, versions: []string{`n = min(x("A").shape[-1], x("B").shape[-1])
+out("SUM", x("A")[..., :n] + x("B")[..., :n])
+out("DIFFERENCE", x("A")[..., :n] - x("B")[..., :n])`}})
+	}
+	for i := range all {
+		all[i].kind, all[i].name = k, all[i].name+k.suffix()
+	}
+	return all
 }
 
 const partModel = `import numpy as np
@@ -83,29 +124,32 @@ class TritonPythonModel:
         return pb.InferenceResponse(output_tensors=made)
 `
 
-// drawn is an ensemble that a seed drew: its inputs and outputs, all of one datatype.
+// drawn is an ensemble that a seed drew: its inputs and outputs, all of one kind.
 type drawn struct {
-	name, datatype  string
+	kind
+	name            string
 	inputs, outputs []string
 }
 
 // write writes a model.
-func write(t *testing.T, repository, name, config, code string) {
+func write(t *testing.T, repository, name, config string, versions ...string) {
 	t.Helper()
-	version := filepath.Join(repository, name, "1")
-	require.NoError(t, os.MkdirAll(version, 0o755))                                                          //nolint:gosec // a server's
-	require.NoError(t, os.WriteFile(filepath.Join(repository, name, "config.pbtxt"), []byte(config), 0o644)) //nolint:gosec // likewise
-	if code != "" {
-		require.NoError(t, os.WriteFile(filepath.Join(version, "model.py"), []byte(code), 0o644)) //nolint:gosec // likewise
+	for i, code := range versions {
+		version := filepath.Join(repository, name, strconv.Itoa(i+1))
+		require.NoError(t, os.MkdirAll(version, 0o755)) //nolint:gosec // a server's
+		if code != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(version, "model.py"), []byte(code), 0o644)) //nolint:gosec // likewise
+		}
 	}
+	require.NoError(t, os.WriteFile(filepath.Join(repository, name, "config.pbtxt"), []byte(config), 0o644)) //nolint:gosec // likewise
 }
 
-// ports are inputs or outputs of a model's file.
-func ports(kind, datatype string, names ...string) string {
+// ports are inputs or outputs of a model's file, of the dimensions that are given.
+func ports(way, datatype, dims string, names ...string) string {
 	var all strings.Builder
 	for _, name := range names {
 		plain, optional := strings.CutSuffix(name, "?")
-		fmt.Fprintf(&all, "%s [{ name: %q data_type: TYPE_%s dims: [ -1 ]", kind, plain, datatype)
+		fmt.Fprintf(&all, "%s [{ name: %q data_type: TYPE_%s %s", way, plain, datatype, dims)
 		if optional {
 			all.WriteString(" optional: true")
 		}
@@ -114,30 +158,31 @@ func ports(kind, datatype string, names ...string) string {
 	return all.String()
 }
 
-func writeParts(t *testing.T, repository string) {
+const anyDims, squareDims = "dims: [ -1 ]", "dims: [ 4 ] reshape: { shape: [ 2, 2 ] }"
+
+func (p part) write(t *testing.T, repository string) {
 	t.Helper()
-	for _, p := range parts() {
-		config := fmt.Sprintf("name: %q\nbackend: \"python\"\nmax_batch_size: 8\n", p.name) + ports("input", p.datatype, p.inputs...) + ports("output", p.datatype, p.outputs...) + "instance_group [{ kind: KIND_CPU }]\n"
-		write(t, repository, p.name, config, fmt.Sprintf(partModel, strings.ReplaceAll(p.execute, "\n", "\n            ")))
+	dims := anyDims
+	if p.square {
+		dims = squareDims
 	}
+	config := fmt.Sprintf("name: %q\nbackend: \"python\"\n", p.name) + p.batch() + ports("input", p.datatype, dims, p.inputs...) + ports("output", p.datatype, dims, p.outputs...) +
+		"version_policy: { all: {} }\ninstance_group [{ kind: KIND_CPU }]\n"
+	var code []string
+	for _, v := range p.versions {
+		code = append(code, fmt.Sprintf(partModel, strings.ReplaceAll(v, "\n", "\n            ")))
+	}
+	write(t, repository, p.name, config, code...)
 }
 
 // draw writes an ensemble of one to six steps. Its tensors are inputs or what earlier steps made; steps may be ensembles drawn before.
-func draw(t *testing.T, random *rand.Rand, repository, name string, before []drawn) drawn {
+func draw(t *testing.T, random *rand.Rand, repository, name string, kinds []kind, before []drawn) drawn {
 	t.Helper()
-	e := drawn{name: name, datatype: "FP32"}
-	if random.IntN(4) == 0 {
-		e.datatype = "STRING"
-	}
-	var usable []part
-	for _, p := range parts() {
-		if p.datatype == e.datatype {
-			usable = append(usable, p)
-		}
-	}
+	e := drawn{name: name, kind: kinds[random.IntN(len(kinds))]}
+	usable := parts(e.kind)
 	for _, b := range before {
-		if b.datatype == e.datatype && random.IntN(4) == 0 {
-			usable = append(usable, part{b.name, b.datatype, b.inputs, b.outputs, ""})
+		if b.kind == e.kind && random.IntN(4) == 0 {
+			usable = append(usable, part{kind: b.kind, name: b.name, inputs: b.inputs, outputs: b.outputs, versions: []string{""}})
 		}
 	}
 	var tensors, made []string
@@ -149,7 +194,11 @@ func draw(t *testing.T, random *rand.Rand, repository, name string, before []dra
 	var steps []string
 	for i := range 1 + random.IntN(6) {
 		p := usable[random.IntN(len(usable))]
-		step := fmt.Sprintf("{ model_name: %q model_version: -1", p.name)
+		version := -1
+		if random.IntN(2) == 0 {
+			version = 1 + random.IntN(len(p.versions))
+		}
+		step := fmt.Sprintf("{ model_name: %q model_version: %d", p.name, version)
 		for _, in := range p.inputs {
 			in, optional := strings.CutSuffix(in, "?")
 			if optional && random.IntN(2) == 0 {
@@ -184,173 +233,10 @@ func draw(t *testing.T, random *rand.Rand, repository, name string, before []dra
 			e.outputs = append(e.outputs, tensor)
 		}
 	}
-	config := fmt.Sprintf("name: %q\nplatform: \"ensemble\"\nmax_batch_size: 8\n", e.name) + ports("input", e.datatype, e.inputs...) + ports("output", e.datatype, e.outputs...) +
+	config := fmt.Sprintf("name: %q\nplatform: \"ensemble\"\n", e.name) + e.batch() + ports("input", e.datatype, anyDims, e.inputs...) + ports("output", e.datatype, anyDims, e.outputs...) +
 		"ensemble_scheduling { step [ " + strings.Join(steps, ",\n  ") + " ] }\n"
 	write(t, repository, e.name, config, "")
 	return e
-}
-
-// drawRequest is a request of an ensemble, most of the time one that it can answer.
-func drawRequest(random *rand.Rand, e drawn) *pb.ModelInferRequest {
-	chance := func(n int) bool { return random.IntN(n) == 0 }
-	r := &pb.ModelInferRequest{ModelName: e.name}
-	if chance(2) {
-		r.Id = fmt.Sprint("id ", random.IntN(100))
-	}
-	rows, columns := 1+random.IntN(3), random.IntN(4)
-	if chance(20) {
-		rows = 9
-	}
-	datatype := e.datatype
-	if datatype == "STRING" {
-		datatype = "BYTES"
-	}
-	for _, name := range e.inputs {
-		if chance(25) {
-			continue
-		}
-		in := &pb.ModelInferRequest_InferInputTensor{Name: name, Datatype: datatype, Shape: []int64{int64(rows), int64(columns)}}
-		if chance(25) {
-			in.Shape = []int64{int64(rows * columns)}
-		}
-		if chance(30) {
-			in.Datatype = "INT64"
-		}
-		if chance(30) {
-			in.Shape[0]++
-		}
-		var data []byte
-		for range rows * columns {
-			if datatype == "BYTES" {
-				text := strings.Repeat("é", random.IntN(3))
-				data = append(binary.LittleEndian.AppendUint32(data, uint32(len(text))), text...) //nolint:gosec // small
-			} else {
-				data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(random.IntN(9)-1)))
-			}
-		}
-		r.Inputs, r.RawInputContents = append(r.Inputs, in), append(r.RawInputContents, data)
-	}
-	if chance(2) {
-		for _, name := range e.outputs {
-			if chance(2) {
-				r.Outputs = append(r.Outputs, &pb.ModelInferRequest_InferRequestedOutputTensor{Name: name})
-			}
-		}
-		if chance(20) {
-			r.Outputs = append(r.Outputs, &pb.ModelInferRequest_InferRequestedOutputTensor{Name: "none"})
-		}
-		if len(r.Outputs) > 0 && chance(10) {
-			r.Outputs = append(r.Outputs, r.Outputs[0])
-		}
-	}
-	if chance(5) {
-		r.Parameters = map[string]*pb.InferParameter{
-			"priority": {ParameterChoice: &pb.InferParameter_Uint64Param{Uint64Param: 1}}, "timeout": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 60_000_000}},
-			"other": {ParameterChoice: &pb.InferParameter_StringParam{StringParam: "x"}},
-		}
-	}
-	return r
-}
-
-// overGRPC is what a server answers, as text in which the outputs are in the order of their names.
-func overGRPC(ctx context.Context, c *triton.Client, r *pb.ModelInferRequest) string {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	response, err := c.Stub.ModelInfer(ctx, r)
-	if err != nil {
-		return fmt.Sprint(status.Code(err), ": ", status.Convert(err).Message())
-	}
-	var lines []string
-	for i, o := range response.Outputs {
-		lines = append(lines, fmt.Sprintf("%s %s %v %x", o.Name, o.Datatype, o.Shape, response.RawOutputContents[i]))
-	}
-	slices.Sort(lines)
-	response.Outputs, response.RawOutputContents = nil, nil
-	text, _ := prototext.MarshalOptions{Multiline: false}.Marshal(response)
-	return strings.ReplaceAll(string(text), "  ", " ") + "\n" + strings.Join(lines, "\n")
-}
-
-// overHTTP is what a server answers to the same request as JSON, or with binary tensors, likewise.
-func overHTTP(ctx context.Context, t *testing.T, address string, r *pb.ModelInferRequest, inBinary bool) string {
-	t.Helper()
-	document := map[string]any{}
-	if r.Id != "" {
-		document["id"] = r.Id
-	}
-	var inputs, outputs []any
-	var tail []byte
-	for i, in := range r.Inputs {
-		one := map[string]any{"name": in.Name, "datatype": in.Datatype, "shape": in.Shape}
-		raw := r.RawInputContents[i]
-		switch {
-		case inBinary:
-			one["parameters"] = map[string]any{"binary_data_size": len(raw)}
-			tail = append(tail, raw...)
-		case in.Datatype == "BYTES":
-			data := []string{}
-			for len(raw) >= 4 {
-				n := binary.LittleEndian.Uint32(raw)
-				data, raw = append(data, string(raw[4:4+n])), raw[4+n:]
-			}
-			one["data"] = data
-		default:
-			data := []float32{}
-			for ; len(raw) >= 4; raw = raw[4:] {
-				data = append(data, math.Float32frombits(binary.LittleEndian.Uint32(raw)))
-			}
-			one["data"] = data
-		}
-		inputs = append(inputs, one)
-	}
-	for _, o := range r.Outputs {
-		outputs = append(outputs, map[string]any{"name": o.Name, "parameters": map[string]any{"binary_data": inBinary}})
-	}
-	document["inputs"] = inputs
-	if inputs == nil {
-		document["inputs"] = []any{}
-	}
-	if outputs != nil {
-		document["outputs"] = outputs
-	} else if inBinary {
-		document["parameters"] = map[string]any{"binary_data_output": true}
-	}
-	body, err := json.Marshal(document)
-	require.NoError(t, err)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v2/models/"+r.ModelName+"/infer", bytes.NewReader(append(body, tail...)))
-	require.NoError(t, err)
-	if inBinary {
-		request.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(body)))
-	}
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	defer response.Body.Close() //nolint:errcheck // read
-	answer, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	head := answer
-	if n, err := strconv.Atoi(response.Header.Get("Inference-Header-Content-Length")); err == nil {
-		head, answer = answer[:n], answer[n:]
-	} else {
-		answer = nil
-	}
-	var fields map[string]any
-	if err := json.Unmarshal(head, &fields); err != nil {
-		return fmt.Sprintf("%d %s %s", response.StatusCode, response.Header.Get("Content-Type"), head)
-	}
-	var lines []string
-	all, _ := fields["outputs"].([]any)
-	for _, o := range all {
-		one := o.(map[string]any)
-		if p, ok := one["parameters"].(map[string]any); ok {
-			n := int(p["binary_data_size"].(float64))
-			one["binary"], answer = fmt.Sprintf("%x", answer[:n]), answer[n:]
-		}
-		line, _ := json.Marshal(one)
-		lines = append(lines, string(line))
-	}
-	slices.Sort(lines)
-	delete(fields, "outputs")
-	rest, _ := json.Marshal(fields)
-	return fmt.Sprintf("%d %s %s\n%s", response.StatusCode, response.Header.Get("Content-Type"), rest, strings.Join(lines, "\n"))
 }
 
 // linesOf are the lines of a text that another has not.
@@ -380,10 +266,18 @@ func TestDrawnEnsemblesAnswerAsTriton(t *testing.T) {
 	require.NoError(t, err)
 	random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // what is drawn
 	repository := t.TempDir()
-	writeParts(t, repository)
+	kinds := drawKinds(random)
+	t.Logf("kinds: %v", kinds)
+	var called []part
+	for _, k := range kinds {
+		called = append(called, parts(k)...)
+	}
+	for _, p := range called {
+		p.write(t, repository)
+	}
 	var ensembles []drawn
 	for i := range drawnEnsembles {
-		ensembles = append(ensembles, draw(t, random, repository, fmt.Sprintf("drawn%02d", i), ensembles))
+		ensembles = append(ensembles, draw(t, random, repository, fmt.Sprintf("drawn%02d", i), kinds, ensembles))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -393,7 +287,7 @@ func TestDrawnEnsemblesAnswerAsTriton(t *testing.T) {
 	defer func() { require.NoError(t, own.Close()) }()
 	var served []drawn
 	var names []string
-	for _, p := range parts() {
+	for _, p := range called {
 		require.NoError(t, own.Load(ctx, p.name))
 		names = append(names, p.name)
 	}
@@ -431,8 +325,8 @@ func TestDrawnEnsemblesAnswerAsTriton(t *testing.T) {
 				continue
 			}
 			differs("gRPC", want, got)
-			differs("HTTP", overHTTP(ctx, t, bare.HTTP, r, false), overHTTP(ctx, t, front.HTTP, r, false))
-			differs("HTTP with binary tensors", overHTTP(ctx, t, bare.HTTP, r, true), overHTTP(ctx, t, front.HTTP, r, true))
+			differs("HTTP", overHTTP(ctx, t, bare.HTTP, e.wire(), r, false), overHTTP(ctx, t, front.HTTP, e.wire(), r, false))
+			differs("HTTP with binary tensors", overHTTP(ctx, t, bare.HTTP, e.wire(), r, true), overHTTP(ctx, t, front.HTTP, e.wire(), r, true))
 		}
 	}
 	for _, name := range names {

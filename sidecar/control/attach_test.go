@@ -99,7 +99,7 @@ func (s *servers) TakeOver(context.Context) []driver.Handover {
 		return nil
 	}
 	s.changed = []string{"a"}
-	return []driver.Handover{{GPU: "gpu0", Endpoint: "one:8001", Model: "a", Change: "dynamic_batching taken out"}}
+	return []driver.Handover{{GPU: "gpu0", Endpoint: "one:8001", Model: "a", Change: "the delay of dynamic_batching taken out"}}
 }
 
 func (s *servers) HandBack(_ context.Context, dry bool, delay func(string) time.Duration) ([]driver.Handover, error) {
@@ -350,7 +350,7 @@ func TestControlTakesBatchingOver(t *testing.T) {
 		f.ServersChanged("once more")
 		pass(time.Second)
 		require.Equal(t, []string{"take over", "take over"}, f.servers.called())
-		require.Equal(t, []string{"two:8001 does not say its GPU", "model a at one:8001: dynamic_batching taken out"}, f.messages(events.Handover), "each is said once")
+		require.Equal(t, []string{"two:8001 does not say its GPU", "model a at one:8001: the delay of dynamic_batching taken out"}, f.messages(events.Handover), "each is said once")
 	})
 }
 

@@ -345,7 +345,7 @@ func (v sight) model(m *repo.Model) ModelLook {
 		return out
 	}
 	out.Model = snapshot.Model(m, v.config, v.c.estimates.Memory(m))
-	out.Batching, out.PassThrough, out.Declared = m.Config.GetDynamicBatching(), v.serving.passThrough, v.config.Models[m.Name].Profile
+	out.Batching, out.PassThrough, out.Declared = m.Written.GetDynamicBatching(), v.serving.passThrough, v.config.Models[m.Name].Profile
 	if v.given {
 		out.Batching = v.c.attached.Batching(m.Name) // a configuration that conch reads off servers is without
 	}

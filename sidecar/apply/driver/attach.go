@@ -260,10 +260,10 @@ type Served struct {
 
 // Batching is the model's dynamic_batching as the server's operator configured it.
 func (s Served) Batching() *tritonpb.ModelDynamicBatching {
-	if s.Config.GetDynamicBatching() == nil && s.Original != nil {
-		return s.Original.GetDynamicBatching()
+	if now := s.Config.GetDynamicBatching(); s.Original == nil || now != nil && !triton.BatchesAtOnce(now) {
+		return now
 	}
-	return s.Config.GetDynamicBatching()
+	return s.Original.GetDynamicBatching()
 }
 
 // States are those of all endpoints, in their order. It waits until every one was

@@ -227,7 +227,7 @@ func TestAttachFindsAServerThatHangs(t *testing.T) {
 	attachPartition(t, d, "A")
 }
 
-// Batching is taken from models that are wanted, and given back as it was: by
+// The delay of batching is taken from models that are wanted, and given back as it was: by
 // another driver too, as after a restart of conch. Twice is once.
 func TestAttachTakesOverAndHandsBack(t *testing.T) {
 	t.Parallel()
@@ -240,12 +240,17 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 
 	only := func(model string) bool { return model == "a" }
 	done := d.TakeOver(t.Context(), only)
-	require.Equal(t, []Handover{{GPU: "A", Endpoint: o.at.GRPC, Model: "a", Change: "dynamic_batching taken out"}}, done)
+	require.Equal(t, []Handover{{GPU: "A", Endpoint: o.at.GRPC, Model: "a", Change: "the delay of dynamic_batching taken out"}}, done)
 	require.Empty(t, d.TakeOver(t.Context(), only))
 	now, err := d.States(t.Context())
 	require.NoError(t, err)
-	require.Nil(t, now[0].Models[0].Config.GetDynamicBatching())
-	require.NotNil(t, now[0].Models[1].Config.GetDynamicBatching(), "b was not wanted")
+	left := now[0].Models[0].Config.GetDynamicBatching()
+	require.NotNil(t, left, "callers that do not come through conch are batched")
+	require.Zero(t, left.GetMaxQueueDelayMicroseconds())
+	require.EqualValues(t, 700, now[0].Models[0].Batching().GetMaxQueueDelayMicroseconds(), "that is its operator's")
+	require.EqualValues(t, 700, now[0].Models[1].Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds(), "b was not wanted")
+	d.Look(t.Context())
+	require.Empty(t, d.TakeOver(t.Context(), only), "what the server makes of it is not taken again")
 
 	again, _ := attachTo(t, dir, watchful, o)
 	_, err = again.States(t.Context())
@@ -254,7 +259,7 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 	again.Look(t.Context())
 	now, err = again.States(t.Context())
 	require.NoError(t, err)
-	require.Nil(t, now[0].Models[0].Config.GetDynamicBatching(), "a dry run changes nothing")
+	require.Zero(t, now[0].Models[0].Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds(), "a dry run changes nothing")
 	done = again.HandBack(t.Context(), false)
 	require.Len(t, done, 1)
 	require.NoError(t, done[0].Err)

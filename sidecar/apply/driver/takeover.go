@@ -20,15 +20,18 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
 // A server whose models come from its own repository batches by itself where
 // their configuration says dynamic_batching, and would hold back the batches that
-// conch forms. In explicit control mode its models can be loaded again with
+// conch forms where that has a delay. In explicit control mode its models can be loaded again with
 // another configuration in place of the file's (Triton's model repository
 // extension, parameter "config"). It has to be complete, so it is what the server
-// itself reported, less that field. Triton changes over without losing a request
+// itself reported, with that field empty: what does not come through conch's queue, such as
+// steps of ensembles that are left to the server, and calls of others, is batched
+// there as before, without the delay. Triton changes over without losing a request
 // and keeps the override until the model is unloaded or its files change. What it
 // reported before is kept on disk, so that it can be given back.
 
@@ -46,8 +49,8 @@ type Handover struct {
 // --model-control-mode=explicit.
 var ErrNoControl = errors.New("the server does not take loads; start it with --model-control-mode=explicit to let conch form the batches alone")
 
-// TakeOver takes dynamic_batching out of the models, on every server that is up,
-// for which want is true. What it has done before it does not do again.
+// TakeOver takes the delay out of the dynamic_batching of the models, on every server
+// that is up, for which want is true. What it has done before it does not do again.
 func (d *Attached) TakeOver(ctx context.Context, want func(model string) bool) []Handover {
 	var all []Handover
 	for _, e := range d.all() {
@@ -56,13 +59,13 @@ func (d *Attached) TakeOver(ctx context.Context, want func(model string) bool) [
 			continue
 		}
 		for _, m := range state.Models {
-			if m.Config.GetDynamicBatching() == nil || !want(m.Name) {
+			if now := m.Config.GetDynamicBatching(); now == nil || triton.BatchesAtOnce(now) || !want(m.Name) {
 				continue
 			}
 			if e.refused(m.Name) {
 				continue
 			}
-			h := Handover{GPU: e.at.GPU, Endpoint: e.at.GRPC, Model: m.Name, Change: "dynamic_batching taken out"}
+			h := Handover{GPU: e.at.GPU, Endpoint: e.at.GRPC, Model: m.Name, Change: "the delay of dynamic_batching taken out"}
 			if h.Err = d.takeOver(ctx, e, m); h.Err != nil {
 				h.Change = ""
 				e.refuse(m.Name, h.Err)
@@ -75,10 +78,10 @@ func (d *Attached) TakeOver(ctx context.Context, want func(model string) bool) [
 
 func (d *Attached) takeOver(ctx context.Context, e *endpoint, m Served) error {
 	if !known(m.Config) {
-		return fmt.Errorf("model %q: its configuration has fields of a newer Triton, which an override would lose; its dynamic_batching stays", m.Name)
+		return fmt.Errorf("model %q: its configuration has fields of a newer Triton, which an override would lose; its dynamic_batching stays as it is", m.Name)
 	}
 	without := proto.CloneOf(m.Config)
-	without.SchedulingChoice = nil
+	without.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: &tritonpb.ModelDynamicBatching{}}
 	if err := d.originals.keep(e.at.GRPC, m.Name, m.Config); err != nil {
 		return err
 	}
@@ -103,7 +106,7 @@ func (d *Attached) override(ctx context.Context, e *endpoint, model string, conf
 	if err != nil {
 		return err
 	}
-	if (now.GetDynamicBatching() == nil) != (config.GetDynamicBatching() == nil) {
+	if now.GetDynamicBatching().GetMaxQueueDelayMicroseconds() != config.GetDynamicBatching().GetMaxQueueDelayMicroseconds() {
 		return fmt.Errorf("model %q: the server took the configuration and does not show it", model)
 	}
 	e.learn(model, now)
@@ -126,7 +129,7 @@ func (d *Attached) HandBack(ctx context.Context, dry bool) []Handover {
 				continue
 			}
 			i := slices.IndexFunc(state.Models, func(m Served) bool { return m.Name == model })
-			if i < 0 || state.Models[i].Config.GetDynamicBatching() != nil {
+			if i < 0 || state.Models[i].Config.GetDynamicBatching() != nil && !triton.BatchesAtOnce(state.Models[i].Config.GetDynamicBatching()) {
 				if !dry {
 					if h.Err = d.originals.drop(e.at.GRPC, model); h.Err != nil {
 						all = append(all, h)

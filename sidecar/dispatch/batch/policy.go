@@ -24,10 +24,10 @@ type QueuePolicy struct {
 }
 
 // NewQueuePolicy reads the policy out of a model's dynamic_batching as its author wrote it; nil: there is none, and every request waits for its turn
-// however long that takes. Served is the configuration that the servers have: where they still batch, they keep the policy.
+// however long that takes. Served is the configuration that the servers have: where theirs has a policy, they keep it.
 func NewQueuePolicy(written, served *tritonpb.ModelConfig) *QueuePolicy {
 	d := written.GetDynamicBatching()
-	if d == nil || served.GetSchedulingChoice() != nil || !asksForQueue(d) {
+	if d == nil || !asksForQueue(d) || asksForQueue(served.GetDynamicBatching()) {
 		return nil
 	}
 	p := &QueuePolicy{levels: d.GetPriorityLevels(), all: d.GetDefaultQueuePolicy()}

@@ -6,6 +6,7 @@ package aggregate
 import (
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -13,10 +14,11 @@ import (
 const revisionParameter = "conch_revision"
 
 // asWritten puts the dynamic_batching that an author wrote back into a configuration that a partition reports, completed
-// as a server completes it: without preferred sizes, a full batch is preferred (model configuration, "Dynamic Batcher").
+// as a server completes it: without preferred sizes, a full batch is preferred (model configuration, "Dynamic Batcher"). Where Conch forms the batches
+// the server has one that says nothing.
 func asWritten(reported, written *tritonpb.ModelConfig) *tritonpb.ModelConfig {
 	batching := written.GetDynamicBatching()
-	if batching == nil || reported.GetSchedulingChoice() != nil {
+	if batching == nil || reported.GetSchedulingChoice() != nil && !triton.BatchesAtOnce(reported.GetDynamicBatching()) {
 		return reported
 	}
 	batching = proto.CloneOf(batching)
