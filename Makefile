@@ -268,15 +268,16 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy proxy-triton instant overload sizing merge live pipelines-live policies-live placements-live fidelity watch swaps estimator estimator-whole
+BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy proxy-triton instant overload sizing merge live pipelines-live policies-live placements-live fidelity watch swaps hop owners estimator estimator-whole
 # What BENCH=live runs: what advise says of ten loads is written down before any of them is measured.
 LIVE := advise live-1on4 live-8on4 live-overlap mix
+PIPELINES_LIVE := $(addprefix pipelines-live-,chain urgent detector diamond)
 bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below but cluster, which wants the programs of a Kubernetes)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*overload*|*estimator*|*proxy-triton*|*instant*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *cluster*) $(MAKE) cluster-programs;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
-	@for b in $(patsubst live,$(LIVE),$(BENCH)); do bin/conch-bench "$$b"; done
+	@for b in $(patsubst live,$(LIVE),$(patsubst pipelines-live,$(PIPELINES_LIVE),$(BENCH))); do bin/conch-bench "$$b"; done
 
 .PHONY: reproduce
 reproduce: ## what papers and published schedulers say that needs no GPU, against the simulator (ABACUS=DIR: with the rows of Abacus)

@@ -23,8 +23,9 @@ const (
 	// screened and counted are how many requests a trial has that screens settings of Triton, and one that counts. Of eight models a trial that counts
 	// has some 250 requests each, of which two may be bad: what is held is below what longer trials would find, on both sides alike.
 	screened, counted = 800, 2000
-	// liveSeeds is how many seeds of arrivals each finalist is measured with, and overlapSeeds for each overlap.
-	liveSeeds, overlapSeeds = 5, 1
+	// liveSeeds is how many seeds of arrivals each finalist is measured with, partSeeds with how many each row that says what brings the gain, and overlapSeeds for each
+	// overlap.
+	liveSeeds, partSeeds, overlapSeeds = 5, 2, 1
 	// learnFor is for how long whatever was started is offered a load that does not count.
 	learnFor = 3 * time.Second
 )
@@ -100,8 +101,10 @@ func (b *bench) requests(n int) int {
 type standings struct {
 	row  liveRow
 	held []float64
-	best rig.Setup
-	rate float64 // from which the next search begins; 0: nothing is known
+	// seeds is how many of them it is measured with; 0: all.
+	seeds int
+	best  rig.Setup
+	rate  float64 // from which the next search begins; 0: nothing is known
 }
 
 // is says whether --only lets a row of a scenario through.
@@ -147,7 +150,10 @@ func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenar
 	}
 	for _, row := range s.conchs(p) {
 		if b.is(s, row) {
-			order = append(order, &standings{row: row})
+			order = append(order, &standings{row: row, seeds: partSeeds})
+			if row.name == conchRow {
+				order[len(order)-1].seeds = liveSeeds
+			}
 		}
 	}
 	if err := b.inTurns(ctx, c, order, 1.5*start, liveSeeds); err != nil {
@@ -195,7 +201,7 @@ func (b *bench) inTurns(ctx context.Context, c *rig.Contest, order []*standings,
 				}
 				entry.rate, entry.best = found.Rate, found.Setup
 			}
-			if slices.ContainsFunc(order, func(other *standings) bool { return far*entry.rate < other.rate }) {
+			if entry.seeds > 0 && seed >= entry.seeds || slices.ContainsFunc(order, func(other *standings) bool { return far*entry.rate < other.rate }) {
 				continue
 			}
 			c.Requests = b.requests(counted)

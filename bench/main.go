@@ -98,7 +98,10 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 
 	measure("pipelines", "What DAGs of models hold in the simulator, by how the deadlines of steps follow from the end's; --only NAME", b.pipelines)
-	measure("pipelines-live", "Goodput of ensembles on four emulated GPUs, real tritonservers: Triton's own scheduling, Conch that passes them on, and Conch that executes their steps; --only NAME", b.pipelinesLive)
+	measure("pipelines-live-chain", ensembleGoodput+"a chain of three", b.chainLive)
+	measure("pipelines-live-urgent", ensembleGoodput+"the same with no time for full batches", b.urgentLive)
+	measure("pipelines-live-detector", ensembleGoodput+"a detector with two classifiers", b.detectorLive)
+	measure("pipelines-live-diamond", ensembleGoodput+"two branches between two steps", b.diamondLive)
 	measure("schedulability", "Which of gpulet's 19,682 mixes policies schedule on four GPUs, and which any plan could; --only POLICY", b.schedulability)
 	measure("placements", "Placement policies in the simulator: what each holds on fixed GPUs, and how many it needs and what they cost on elastic ones; --only SCENARIO", b.placementMatrix)
 	measure("placements-judges", "Loads that placement policies hold in the simulator once they have what conch has, its search and its beginnings, and with profiles that are wrong; --only SCENARIO", b.placementJudges)
@@ -108,6 +111,8 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("swaps", "What requests notice of ten changes of the route table a second, with a thousand models", b.besideSwaps)
 	measure("watch", "What it costs conch to be watched by ten clients, under load", b.watching)
 	measure("cluster", "The plan way at 1,000 nodes and 4,000 GPUs: the driver kubernetes against a real API server, and plans by conch and symphony", b.cluster)
+	measure("hop", "A call through a replica that hands it on against the same call to the owner", b.hop)
+	measure("owners", "What models and GPUs hold in the simulator that are divided among two and four owners, over what one owner of all holds; --only NAME", b.owners)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)
@@ -123,6 +128,8 @@ func command(out, progress io.Writer) *cobra.Command {
 	root.AddCommand(b.resultsCommand())
 	return root
 }
+
+const ensembleGoodput = "Goodput of an ensemble on four emulated GPUs, real tritonservers, by Triton's own scheduling, by Conch that passes it on, and by Conch that executes its steps: "
 
 // publish prints the figures, and replaces the results file with them unless they are a part of what belongs there, or no figures to cite.
 func (b *bench) publish(r *figure.Report) error {

@@ -22,7 +22,7 @@ import (
 
 // peers are the programs that are measured beside conch, each in a process of its own: the measuring program starts itself again as one.
 func peers() []*cobra.Command {
-	return []*cobra.Command{forwarderPeer(), libraryPeer()}
+	return []*cobra.Command{forwarderPeer(), libraryPeer(), replicaPeer()}
 }
 
 // slack is what keeps Go's collector from running after every few requests, as conch has it: a program that is measured beside conch has it too,

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/internal/figure"
@@ -31,46 +30,71 @@ type ensembleScene struct {
 	lines map[string][2]float64
 }
 
-// ensembleScenes are the first three of pipelines, without a detector's boxes: an ensemble of Triton has as many rows in each step. The chain is there twice:
-// its SLO leaves time for batches of 32 at each step, that of the urgent one does not.
-func ensembleScenes() []ensembleScene {
-	step := func(model string, after ...int) zoo.Step { return zoo.Step{Model: model, After: after} }
-	chain := []zoo.Step{step("preprocess"), step("model", 0), step("postprocess", 1)}
-	costs := map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}}
-	return []ensembleScene{
-		{name: "chain", slo: 100 * time.Millisecond, start: 150, steps: chain, lines: costs},
-		{name: "urgent_chain", slo: 40 * time.Millisecond, start: 100, steps: chain, lines: costs},
-		{
-			name: "detector", slo: 200 * time.Millisecond, start: 30,
-			steps: []zoo.Step{step("detect"), step("classifier-a", 0), step("classifier-b", 0)},
-			lines: map[string][2]float64{"detect": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
-		},
-		{
-			name: "diamond", slo: 150 * time.Millisecond, start: 30,
-			steps: []zoo.Step{step("split"), step("left", 0), step("right", 0), step("join", 1, 2)},
-			lines: map[string][2]float64{"split": {.3, 2}, "left": {1.5, 6}, "right": {.5, 4}, "join": {.6, 3}},
-		},
+// The scenes are three of pipelines, without a detector's boxes: an ensemble of Triton has as many rows in each step. The chain is there twice: its SLO leaves time
+// for batches of 32 at each step, that of the urgent one does not. Each is a command of its own, as those of live are.
+func chainScene() ensembleScene {
+	return ensembleScene{
+		name: "chain", slo: 100 * time.Millisecond, start: 150,
+		steps: []zoo.Step{ensembleStep("preprocess"), ensembleStep("model", 0), ensembleStep("postprocess", 1)},
+		lines: map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}},
 	}
 }
 
-// pipelinesLive compares, for each ensemble, the best of Triton's own settings with Conch that passes the ensemble on to Triton, and with Conch that executes
-// its steps.
-func (b *bench) pipelinesLive(ctx context.Context, r *figure.Report) error {
+func urgentScene() ensembleScene {
+	s := chainScene()
+	s.name, s.slo, s.start = "urgent_chain", 40*time.Millisecond, 100
+	return s
+}
+
+func detectorScene() ensembleScene {
+	return ensembleScene{
+		name: "detector", slo: 200 * time.Millisecond, start: 30,
+		steps: []zoo.Step{ensembleStep("detect"), ensembleStep("classifier-a", 0), ensembleStep("classifier-b", 0)},
+		lines: map[string][2]float64{"detect": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
+	}
+}
+
+func diamondScene() ensembleScene {
+	return ensembleScene{
+		name: "diamond", slo: 150 * time.Millisecond, start: 30,
+		steps: []zoo.Step{ensembleStep("split"), ensembleStep("left", 0), ensembleStep("right", 0), ensembleStep("join", 1, 2)},
+		lines: map[string][2]float64{"split": {.3, 2}, "left": {1.5, 6}, "right": {.5, 4}, "join": {.6, 3}},
+	}
+}
+
+// ensembleStep is a step of an ensemble, with the steps by number that it comes after.
+func ensembleStep(model string, after ...int) zoo.Step { return zoo.Step{Model: model, After: after} }
+
+func (b *bench) chainLive(ctx context.Context, r *figure.Report) error {
+	return b.ensembleLive(ctx, r, chainScene())
+}
+
+func (b *bench) urgentLive(ctx context.Context, r *figure.Report) error {
+	return b.ensembleLive(ctx, r, urgentScene())
+}
+
+func (b *bench) detectorLive(ctx context.Context, r *figure.Report) error {
+	return b.ensembleLive(ctx, r, detectorScene())
+}
+
+func (b *bench) diamondLive(ctx context.Context, r *figure.Report) error {
+	return b.ensembleLive(ctx, r, diamondScene())
+}
+
+// ensembleLive compares, for an ensemble, the best of Triton's own settings with Conch that passes the ensemble on to Triton, and with Conch that executes
+// its steps. Where every one of Triton's settings ends under its load, that is the figure.
+func (b *bench) ensembleLive(ctx context.Context, r *figure.Report, s ensembleScene) error {
 	if b.server == "" {
-		return errors.New("no tritonserver: run `make bench BENCH=pipelines-live`, or say --tritonserver")
+		return errors.New("no tritonserver: run `make bench`, or say --tritonserver")
 	}
 	r.Emulated = fmt.Sprintf("GPUs: executions sleep for %d times alpha*b + beta of each step, in the python backend of real tritonservers, and take turns on each of four GPUs; SLOs are %d times as long, too", ensembleStretch, ensembleStretch)
-	for _, s := range ensembleScenes() {
-		if strings.Contains("pipelines-live."+s.name, b.only) {
-			if err := b.ensemble(ctx, r, s); errors.Is(err, rig.ErrEnded) {
-				b.say(s.name + " is not compared: " + err.Error())
-				r.Add("pipeline.live."+s.name+".ended", 1, "setups", err.Error())
-			} else if err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-		}
+	err := b.ensemble(ctx, r, s)
+	if errors.Is(err, rig.ErrEnded) {
+		b.say(s.name + " is not compared: " + err.Error())
+		r.Add("pipeline.live."+s.name+".ended", 1, "setups", err.Error())
+		return nil
 	}
-	return nil
+	return err
 }
 
 func (b *bench) ensemble(ctx context.Context, r *figure.Report, s ensembleScene) error {

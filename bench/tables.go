@@ -16,7 +16,7 @@ var block = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n.*?<!-- end -->`)
 
 // tables are the blocks by name.
 var tables = map[string]func(byName) string{
-	"ablation": ablationTable, "unseen": unseenTable, "judges": judgesTable, "pipelines": pipelinesTable, "live": liveTable, "latency": latencyTable("proxy"), "throughput": throughputTable("proxy"),
+	"ablation": ablationTable, "unseen": unseenTable, "judges": judgesTable, "pipelines": pipelinesTable, "live": liveTable, "overlap": overlapTable, "mixes": mixesTable, "hop": hopTable, "owners": ownersTable, "latency": latencyTable("proxy"), "throughput": throughputTable("proxy"),
 	"reallatency": latencyTable("proxy.real"), "realthroughput": throughputTable("proxy.real"),
 	"held": heldTable, "past": pastTable, "elastic": elasticTable, "changes": changeTable, "foreseen": foreseenTable, "losses": lossTable, "gains": gainTable, "published": publishedTable,
 }

@@ -169,6 +169,7 @@ func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
 			models[name] = map[string]any{"ensemble": "pass"}
 		}
 		o.Settings["models"] = models
+		o.Dynamic = &zoo.DynamicBatching{} // the servers batch the steps
 	}
 	if !s.Merge {
 		return StartConch(ctx, o)

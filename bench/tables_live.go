@@ -1,0 +1,58 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "fmt"
+
+// overlapTable has what the best of Triton's settings and Conch hold, by the part of an execution's fixed cost that runs beside others.
+func overlapTable(f byName) string {
+	var rows [][]string
+	for percent := 0; percent <= 100; percent += 10 { // those that were not measured are left out
+		name := fmt.Sprintf("live.overlap.o%d.", percent)
+		rows = append(rows, []string{fmt.Sprintf("%d%%", percent), f.cell(name+"triton.goodput", 0), f.cell(name+"conch.goodput", 0), f.cell(name+"goodput_ratio", 2)})
+	}
+	return write([]string{"of the fixed cost beside other executions", "Triton's best, req/s", "Conch, req/s", "ratio"}, rows)
+}
+
+// mixesTable has, for each mix, what `tritonctl advise` said before it was measured, and what was measured then.
+func mixesTable(f byName) string {
+	var rows [][]string
+	for number := range mixLoads {
+		said, name := fmt.Sprintf("advise.mix%d.", number), fmt.Sprintf("mix.mix%d.", number)
+		row := []string{fmt.Sprintf("mix%d", number), "no answer", f.cell(name+"triton.goodput", 0), f.cell(name+"conch.goodput", 0), f.cell(name+"goodput_ratio", 2)}
+		if _, answered := f[said+"predicted"]; answered {
+			row[1] = fmt.Sprintf("%s (%s to %s)", f.cell(said+"predicted", 2), f.cell(said+"predicted_low", 2), f.cell(said+"predicted_high", 2))
+		}
+		rows = append(rows, row)
+	}
+	return write([]string{"load", "advised ratio", "Triton, req/s", "Conch attached to it, req/s", "measured ratio"}, rows)
+}
+
+// hopTable has what a replica that hands on adds to a call.
+func hopTable(f byName) string {
+	var rows [][]string
+	for _, call := range calls {
+		lone, many := "hop."+call[1]+".c1.", "hop."+call[1]+".c64."
+		rows = append(rows, []string{call[0], f.cell(lone+"added_p50_us", 0), f.cell(many+"replica_cpu_us", 0), f.cell(many+"owner_cpu_us", 0), f.cell(many+"throughput_ratio", 2)})
+	}
+	return write([]string{"", "one caller, added to the median, us", "64 callers: the replica's processor time, us", "the owner's, us", "calls per second over those of the owner alone"}, rows)
+}
+
+// ownersTable has what several owners hold over what one holds.
+func ownersTable(f byName) string {
+	head := []string{"owners", "median", "least", "most"}
+	for _, gpus := range ownerSizes {
+		head = append(head, fmt.Sprintf("%d GPUs", gpus))
+	}
+	var rows [][]string
+	for _, parts := range ownerParts {
+		name := fmt.Sprintf("owners.of%d.", parts)
+		row := []string{fmt.Sprint(parts), f.cell(name+"median", 2), f.cell(name+"worst", 2), f.cell(name+"best", 2)}
+		for _, gpus := range ownerSizes {
+			row = append(row, f.cell(fmt.Sprintf("%sgpus%d", name, gpus), 2))
+		}
+		rows = append(rows, row)
+	}
+	return write(head, rows)
+}
