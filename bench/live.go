@@ -258,22 +258,28 @@ func (b *bench) overlaps(ctx context.Context, r *figure.Report) error {
 	freeDelayed := delayed
 	freeDelayed.Node = rig.NodeFree
 	for _, percent := range []int{0, 40, 80} {
+		if !strings.Contains(fmt.Sprintf("live.overlap.o%d", percent), b.only) {
+			continue
+		}
 		c := b.contest(s, p)
 		c.Models = c.Models.Overlapping(float64(percent) / 100)
 		order := []*standings{
 			{row: liveRow{eachRow, []rig.Setup{rig.TritonSetup{}, delayed}}},
 			{row: liveRow{nodeRow, []rig.Setup{rig.TritonSetup{Node: rig.NodeFree}, freeDelayed}}},
 			{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}}},
+			{row: liveRow{"conch.several", []rig.Setup{rig.ConchSetup{Executions: 4}, rig.ConchSetup{Executions: 2}, rig.ConchSetup{Executions: 8}}}},
 		}
 		if err := b.inTurns(ctx, c, order, s.start, overlapSeeds); err != nil {
 			return fmt.Errorf("live.overlap: %w", err)
 		}
-		name, conch := fmt.Sprintf("live.overlap.o%d.", percent), order[len(order)-1]
+		name, conch, several := fmt.Sprintf("live.overlap.o%d.", percent), order[2], order[3]
 		triton := better(order[0], order[1])
 		note := fmt.Sprintf("8on4 with %d%% of the fixed cost beside other executions: ", percent)
 		r.AddRuns(name+"triton.goodput", triton.held, "req/s", note+triton.best.String())
 		r.AddRuns(name+"conch.goodput", conch.held, "req/s", note+conch.best.String())
+		r.AddRuns(name+"several.goodput", several.held, "req/s", note+"the best of 2, 4 and 8: "+several.best.String())
 		r.AddRuns(name+"goodput_ratio", quotient(conch, triton), "ratio", note+"Conch's defaults over the better of Triton's settings")
+		r.AddRuns(name+"several_ratio", quotient(several, triton), "ratio", note+"Conch with several executions at once over the better of Triton's settings")
 	}
 	return nil
 }

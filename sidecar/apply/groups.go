@@ -117,7 +117,7 @@ func (l *loop) groupsOf(t *router.Table, routes decide.Routes, executions map[st
 			}
 		}
 		for _, p := range places {
-			g.Places = append(g.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch, Executions: executions[p.Route].Of[name]})
+			g.Places = append(g.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch, Executions: executions[p.Route].Mask(name)})
 		}
 		t.Models[name] = g
 	}

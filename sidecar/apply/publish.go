@@ -10,7 +10,6 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
-	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 )
 
@@ -74,7 +73,7 @@ func (l *loop) partitionState(w decide.Partition) PartitionState {
 func (l *loop) stateOf(v *server) PartitionState {
 	s := PartitionState{
 		ID: v.Partition, Endpoint: v.process.Endpoint(), Up: v.Phase == decide.Up && v.Broken == "", Reason: v.Broken,
-		Restarts: l.restarts[v.Partition], Log: v.process.Log(), Begin: v.process.Begin(), Executions: max(1, driver.ExecutionsOf(v.process).AtOnce),
+		Restarts: l.restarts[v.Partition], Log: v.process.Log(), Begin: v.process.Begin(), Executions: max(1, l.r.executions(v.process).AtOnce),
 	}
 	if s.Reason == "" {
 		s.Reason = l.reasons[v.Partition]

@@ -19,6 +19,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
 )
 
@@ -41,6 +42,14 @@ type Reconciler struct {
 	life  context.Context
 	tasks sync.WaitGroup // actions and watches
 	ended chan struct{}  // closed when the loop has ended
+}
+
+// executions are the batches that a server executes at once.
+func (r *Reconciler) executions(s driver.Server) driver.Executions {
+	if several, says := s.(driver.Several); says {
+		return several.Executions()
+	}
+	return driver.Executions{AtOnce: r.o.Executions}
 }
 
 // picture is what others may see of the loop's state; immutable.

@@ -40,7 +40,7 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 	for _, p := range routes.Partitions {
 		part := l.partitionOf(p)
 		if v := l.server(p.Server); v != nil {
-			executions[p.ID] = driver.ExecutionsOf(v.process)
+			executions[p.ID] = l.r.executions(v.process)
 			part.Executions = executions[p.ID].AtOnce
 		}
 		t.Partitions = append(t.Partitions, part)
@@ -64,7 +64,7 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 			model.Batchable, model.PassThroughReason = false, d.PassThrough
 		}
 		for _, p := range places {
-			model.Places = append(model.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch, Executions: executions[p.Route].Of[m.GetName()]})
+			model.Places = append(model.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch, Executions: executions[p.Route].Mask(m.GetName())})
 		}
 		model.OnDemand = onDemand
 		model.Cold = onDemand && !slices.ContainsFunc(places, func(p decide.Place) bool { return !p.Waiting })

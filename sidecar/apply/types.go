@@ -188,6 +188,8 @@ type Options struct {
 	// WarmUpBudget is how long models of one GPU are measured before they serve, all
 	// of them together (5s); what finds it used up serves after one request.
 	WarmUpBudget time.Duration
+	// Executions is how many batches a server executes at once that does not say so itself (1).
+	Executions int
 	// Health says how often servers are looked at.
 	Health driver.Health
 	// Backoff says when what failed is tried again.

@@ -197,6 +197,8 @@ type Driver struct {
 	Environment      map[string]string `yaml:"environment"`
 	// Stretch multiplies emulated times.
 	Stretch float64 `yaml:"stretch"`
+	// Executions is how many batches each server of conch's own executes at once.
+	Executions int `yaml:"executions"`
 	// Endpoints are the servers of the attach driver, one partition each.
 	Endpoints []Endpoint `yaml:"endpoints"`
 	// Service names them by a Service of a cluster instead.

@@ -61,6 +61,7 @@ func (c *Config) Provision(env Environment) {
 	}
 	c.provisionKubernetes()
 	fill(&c.Driver.Stretch, 1)
+	fill(&c.Driver.Executions, 1)
 	fill(&c.Driver.StartTimeout, Duration(30*time.Second))
 	fill(&c.Driver.LoadTimeout, Duration(5*time.Minute))
 	fill(&c.Driver.OrphanGrace, Duration(5*time.Minute))

@@ -13,6 +13,8 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // Validate checks a provisioned configuration. It returns an *InvalidError with
@@ -198,6 +200,12 @@ func (v *validator) driver(c *Config) {
 	}
 	if d.Stretch <= 0 || d.Stretch > 1000 {
 		v.problem("driver.stretch", "%v is outside 0 to 1000", d.Stretch)
+	}
+	switch n := d.Executions; {
+	case d.Kind == DriverAttach && n != 1:
+		v.problem("driver.executions", "is of servers of Conch's own; driver.endpoints[].executions and driver.service.executions are of those that others run")
+	case n < 1 || n > policy.MostExecutions:
+		v.problem("driver.executions", "%d is not from 1 to %d", n, policy.MostExecutions)
 	}
 	for name := range d.Environment {
 		if name == "" || strings.ContainsAny(name, "= ") {

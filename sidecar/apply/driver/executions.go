@@ -17,21 +17,21 @@ type Executions struct {
 	// AtOnce is how many; 0 is 1.
 	AtOnce int
 	// Of says which of them may be a model's: bit i is the execution i. A model that is not
-	// in it has the execution 0.
+	// in it has the execution 0. Nil: each of them may be any model's.
 	Of map[string]uint64
+}
+
+// Mask has those that may be a model's, as Of has them.
+func (e Executions) Mask(model string) uint64 {
+	if e.Of != nil {
+		return max(1, e.Of[model])
+	}
+	return 1<<max(1, e.AtOnce) - 1
 }
 
 // Several is a Server that may execute several batches at once.
 type Several interface {
 	Executions() Executions
-}
-
-// ExecutionsOf are those of a server, as far as they are known.
-func ExecutionsOf(s Server) Executions {
-	if several, ok := s.(Several); ok {
-		return several.Executions()
-	}
-	return Executions{}
 }
 
 // executionsOf reads out of the instance groups that a server reports how many batches it executes at once: one on each GPU that an instance is on. Set, if

@@ -75,7 +75,7 @@ func New(o Options) (*Partitions, error) {
 			w.Credentials = o.Credentials
 			return warmup.Run(ctx, address, m, w)
 		},
-		LoadTimeout: o.Config.Driver.LoadTimeout.Std(), Health: servers.Health(o.Config),
+		LoadTimeout: o.Config.Driver.LoadTimeout.Std(), Executions: o.Config.Driver.Executions, Health: servers.Health(o.Config),
 		Settings:    func(ctx context.Context, at driver.Endpoint) error { return replay(ctx, o, at) },
 		OnAction:    o.Hooks.ActionDone,
 		OnPartition: func(e driver.Event) { o.Hooks.PartitionChanged(e.Partition, e.Up, changed(e)) },
