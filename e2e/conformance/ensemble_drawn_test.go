@@ -33,7 +33,7 @@ type kind struct {
 
 // drawKinds are three, of which the first is the most usual.
 func drawKinds(random *rand.Rand) []kind {
-	others := []kind{{"STRING", true}, {"INT64", true}, {"UINT8", true}, {"FP64", true}, {"BOOL", true}, {"FP32", false}, {"INT16", false}, {"STRING", false}}
+	others := []kind{{"STRING", true}, {"INT64", true}, {"UINT8", true}, {"FP64", true}, {"BOOL", true}, {"FP32", false}, {"INT16", false}} // Triton 2.51 ends of strings without one
 	all := []kind{{"FP32", true}}
 	for _, i := range random.Perm(len(others))[:2] {
 		all = append(all, others[i])
@@ -325,8 +325,14 @@ func TestDrawnEnsemblesAnswerAsTriton(t *testing.T) {
 				continue
 			}
 			differs("gRPC", want, got)
-			differs("HTTP", overHTTP(ctx, t, bare.HTTP, e.wire(), r, false), overHTTP(ctx, t, front.HTTP, e.wire(), r, false))
-			differs("HTTP with binary tensors", overHTTP(ctx, t, bare.HTTP, e.wire(), r, true), overHTTP(ctx, t, front.HTTP, e.wire(), r, true))
+			for how, inBinary := range map[string]bool{"HTTP": false, "HTTP with binary tensors": true} {
+				want := overHTTP(ctx, t, bare.HTTP, e.wire(), r, inBinary)
+				if strings.HasPrefix(want, noAnswer) {
+					require.Zero(t, different)
+					t.Skipf("Triton has ended: %s\nrequest: %s\n%s", want, prototext.Format(r), config)
+				}
+				differs(how, want, overHTTP(ctx, t, front.HTTP, e.wire(), r, inBinary))
+			}
 		}
 	}
 	for _, name := range names {
