@@ -14,20 +14,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// ModelCounts count the requests of clients for a model, where Triton's own
-// statistics count batches. Durations are sums over requests. A request whose
-// answer is an error to its caller has failed, in whichever form the model reports
-// the error.
+// ModelCounts are a model's requests of clients at present. VersionCounts has those that were answered.
 type ModelCounts struct {
-	// Requests that were answered with success, and that failed or were given up.
-	Success, Failed uint64
-	// Rows of the successful requests; executions that the queue dispatched.
-	Rows, Executions        uint64
-	SuccessTime, FailedTime time.Duration
-	QueueTime               time.Duration
-	// ExecutionTime sums the queue's executions.
-	ExecutionTime time.Duration
-	LastInference time.Time
 	// Waiting counts requests that wait for a partition now, UnderWay those that
 	// are accepted and not answered.
 	Waiting, UnderWay int
@@ -38,11 +26,10 @@ type ModelCounts struct {
 	Margin time.Duration
 }
 
+// counts of a model: what is under way, when the last request came, in Unix nanoseconds, and the queue's executions, with the sum of their times.
 type counts struct {
-	success, failed, rows, executions         atomic.Uint64
-	successTime, failedTime, queue, execution atomic.Int64
-	last, arrival                             atomic.Int64
-	underWay                                  atomic.Int64
+	underWay, arrival     atomic.Int64
+	executions, execution atomic.Int64
 }
 
 // arrive counts a request in, leave counts it out.
@@ -53,49 +40,21 @@ func (c *counts) arrive(now time.Time) {
 
 func (c *counts) leave() { c.underWay.Add(-1) }
 
-func (c *counts) add(o *Outcome, now time.Time) {
-	switch o.Result {
-	case OK, Late, Cold:
-		c.success.Add(1)
-		c.rows.Add(uint64(o.Rows))
-		c.successTime.Add(int64(o.Latency))
-		c.queue.Add(int64(o.Queued))
-		c.last.Store(now.UnixNano())
-		if o.PassedThrough {
-			c.executions.Add(1)
-		}
-	case Dropped, Cancelled, Failed:
-		c.failed.Add(1)
-		c.failedTime.Add(int64(o.Latency))
-	}
-}
-
 func (c *counts) executed(took time.Duration) {
 	c.executions.Add(1)
 	c.execution.Add(int64(took))
 }
 
-// Counts returns the counters of a model of the table in force. They start with
-// the first table that has the model.
+// Counts returns the counters of a model of the table in force.
 func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	r, err := d.route(model)
 	if err != nil {
 		return ModelCounts{}, false
 	}
-	c := &r.counts
-	m := ModelCounts{
-		Success: c.success.Load(), Failed: c.failed.Load(), Rows: c.rows.Load(), Executions: c.executions.Load(),
-		SuccessTime: time.Duration(c.successTime.Load()), FailedTime: time.Duration(c.failedTime.Load()),
-		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: r.executes.margin.Held(),
-	}
-	if ns := c.last.Load(); ns != 0 {
-		m.LastInference = time.Unix(0, ns)
-	}
-	if ns := c.arrival.Load(); ns != 0 {
+	m := ModelCounts{Waiting: d.queues.waiting(r.model), UnderWay: int(r.counts.underWay.Load()), Margin: r.executes.margin.Held()}
+	if ns := r.counts.arrival.Load(); ns != 0 {
 		m.LastArrival = time.Unix(0, ns)
 	}
-	m.UnderWay = int(c.underWay.Load())
-	m.Waiting = d.queues.waiting(r.model)
 	return m, true
 }
 

@@ -126,7 +126,7 @@ func TestStreamOrder(t *testing.T) {
 	for range 2 {
 		<-p.started // slow, and aside, which is answered now
 	}
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 3 && c.Success == 1 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 3 && d.VersionCounts("m")[0].Success == 1 }, 30*time.Second, time.Millisecond)
 	close(p.hold)
 	require.Equal(t, []string{
 		"slow|m|true|",

@@ -199,7 +199,6 @@ func (t *ticket) end(a *answer) (o Outcome, now time.Time) {
 	}
 	if t.here {
 		t.model.counts.leave()
-		t.model.counts.add(&o, now)
 	}
 	t.d.o.Observer.Finished(o)
 	if t.under != nil {

@@ -95,8 +95,6 @@ type Response struct {
 	// marks the end of its answers apart from it (2.51: the mark's status replaces
 	// it, which is OK).
 	Cleared bool
-
-	extra atomic.Int32
 }
 
 // ErrCleared is the error for an empty message that came in place of an error.
@@ -163,14 +161,8 @@ func (r *Response) Detach() {
 	r.Wire = nil
 }
 
-// Ref adds a reference: Free must be called once more.
-func (r *Response) Ref() { r.extra.Add(1) }
-
-// Free gives one reference back; the last one releases all buffers.
+// Free releases all buffers.
 func (r *Response) Free() {
-	if r.extra.Add(-1) >= 0 {
-		return
-	}
 	freeTensors(r.Outputs)
 	r.Wire.Free()
 	r.Wire = nil
