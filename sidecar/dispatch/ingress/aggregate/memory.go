@@ -163,7 +163,7 @@ func orderOf(parts []string, body []byte) proto.Message {
 	case last != "register":
 		return nil
 	}
-	doc, err := tritonjson.Parse(body, tritonjson.DefaultMaxDepth)
+	doc, err := tritonjson.Parse(body)
 	if err != nil {
 		return nil
 	}
@@ -197,7 +197,7 @@ func number(v tritonjson.Value, name string) uint64 {
 // settingsOf reads the members of an object, of several of one name the first; read is false for what is no setting.
 func settingsOf[S any](body []byte, read func(tritonjson.Value) (S, bool)) map[string]S {
 	all := map[string]S{}
-	doc, err := tritonjson.Parse(body, tritonjson.DefaultMaxDepth)
+	doc, err := tritonjson.Parse(body)
 	if err != nil {
 		return all
 	}

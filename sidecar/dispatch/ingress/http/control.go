@@ -135,7 +135,7 @@ func (h *Handler) jsonBody(w nethttp.ResponseWriter, r *nethttp.Request) (root t
 	if body.Len() == 0 {
 		return root, body.Free, true
 	}
-	doc, err := tritonjson.Parse(body.ReadOnlyData(), h.o.MaxDepth)
+	doc, err := tritonjson.Parse(body.ReadOnlyData())
 	if err != nil {
 		body.Free()
 		failStatus(w, jsonType, decodeError(err, ""))
@@ -229,8 +229,8 @@ func (h *Handler) harmless(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 		h.failBody(w, err)
 		return nil, false
 	}
-	if nesting(body.ReadOnlyData()) > h.o.MaxDepth {
-		if _, err := tritonjson.Parse(body.ReadOnlyData(), h.o.MaxDepth); isDepth(err) {
+	if nesting(body.ReadOnlyData()) > tritonjson.MaxDepth {
+		if _, err := tritonjson.Parse(body.ReadOnlyData()); isDepth(err) {
 			body.Free()
 			h.refused(r, rt, nil)
 			failStatus(w, jsonType, decodeError(err, ""))

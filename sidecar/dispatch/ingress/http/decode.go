@@ -25,7 +25,6 @@ import (
 type inference struct {
 	config         *tritonpb.ModelConfig
 	model, version string
-	maxDepth       int
 
 	id      string // the caller's
 	request batch.Request
@@ -43,7 +42,7 @@ func (in *inference) decode(body mem.Buffer, headerLength int) error {
 	if headerLength == 0 {
 		return in.decodeRaw(body)
 	}
-	doc, err := tritonjson.Parse(body.ReadOnlyData()[:headerLength], in.maxDepth)
+	doc, err := tritonjson.Parse(body.ReadOnlyData()[:headerLength])
 	if err != nil {
 		return decodeError(err, "")
 	}

@@ -37,7 +37,7 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 		return
 	}
 	defer body.Free()
-	if err := guarded(requestPath(r), body.ReadOnlyData(), h.o.MaxDepth); err != nil {
+	if err := guarded(requestPath(r), body.ReadOnlyData()); err != nil {
 		failStatus(w, jsonType, err)
 		return
 	}

@@ -12,11 +12,11 @@ import (
 
 // guarded refuses settings and regions that would make a server touch files or memory that are not the caller's. A body
 // that is no JSON object is left for the server to refuse.
-func guarded(path string, body []byte, maxDepth int) error {
+func guarded(path string, body []byte) error {
 	if len(body) == 0 {
 		return nil
 	}
-	doc, err := tritonjson.Parse(body, maxDepth)
+	doc, err := tritonjson.Parse(body)
 	if err != nil {
 		return nil // the server refuses it with its own text
 	}

@@ -83,8 +83,6 @@ type Options struct {
 
 	// MaxBodyBytes limits a request's body, after decompression too; zero means DefaultMaxBodyBytes.
 	MaxBodyBytes int64
-	// MaxDepth limits how deep JSON may nest; zero means tritonjson.DefaultMaxDepth.
-	MaxDepth int
 	// Patience is how long a client may send nothing of a body that it began; zero
 	// means for ever. It replaces the server's ReadTimeout.
 	Patience time.Duration
@@ -111,9 +109,6 @@ type Handler struct {
 func New(o Options) *Handler {
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = DefaultMaxBodyBytes
-	}
-	if o.MaxDepth == 0 {
-		o.MaxDepth = tritonjson.DefaultMaxDepth
 	}
 	if o.Pool == nil {
 		o.Pool = new(buffers.Pool)
@@ -205,7 +200,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route, 
 	if !ok {
 		return false
 	}
-	in := &inference{config: config, model: rt.model, version: rt.version, maxDepth: h.o.MaxDepth}
+	in := &inference{config: config, model: rt.model, version: rt.version}
 	headerLength, err := inferenceHeaderLength(r.Header, body.Len())
 	if err == nil {
 		err = in.decode(body, headerLength)

@@ -28,7 +28,7 @@ func BenchmarkTensor(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				doc, err := tritonjson.Parse(text, tritonjson.DefaultMaxDepth)
+				doc, err := tritonjson.Parse(text)
 				require.NoError(b, err)
 				raw, err = tritonjson.ReadTensor(doc.Root(), c.datatype, count)
 				require.NoError(b, err)

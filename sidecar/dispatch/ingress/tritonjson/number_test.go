@@ -43,7 +43,7 @@ func TestDoublesReadBackTheSame(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, math.Float64bits(f), math.Float64bits(back), text)
 
-		doc, err := tritonjson.Parse([]byte("["+text+"]"), 10)
+		doc, err := tritonjson.Parse([]byte("[" + text + "]"))
 		require.NoError(t, err)
 		for v := range doc.Root().Elements() {
 			got, err := v.AsDouble()

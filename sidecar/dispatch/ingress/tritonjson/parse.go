@@ -11,10 +11,10 @@ import (
 	"unsafe"
 )
 
-// DefaultMaxDepth is how deep arrays and objects may nest. A real server accepts thousands of levels and crashes with a
-// stack overflow at a million; newer ones stop at 100, which no tensor needs. The default is above both practice and the
+// MaxDepth is how deep arrays and objects may nest. A real server accepts thousands of levels and crashes with a
+// stack overflow at a million; newer ones stop at 100, which no tensor needs. It is above both practice and the
 // newer limit, and far below a depth that does harm.
-const DefaultMaxDepth = 1000
+const MaxDepth = 1000
 
 // SyntaxError is text that is no JSON, with the reason and the byte offset of Triton's parser.
 type SyntaxError struct {
@@ -27,12 +27,12 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("failed to parse the request JSON buffer: %s at %d", e.Reason, e.Offset)
 }
 
-// DepthError is JSON that nests deeper than is allowed.
-type DepthError struct{ Limit int }
+// DepthError is JSON that nests deeper than MaxDepth.
+type DepthError struct{}
 
 // Error has the limit.
 func (e *DepthError) Error() string {
-	return fmt.Sprintf("failed to parse the request JSON buffer: nesting is deeper than %d levels", e.Limit)
+	return fmt.Sprintf("failed to parse the request JSON buffer: nesting is deeper than %d levels", MaxDepth)
 }
 
 // Texts of RapidJSON's parse errors.
@@ -67,8 +67,8 @@ type Doc struct {
 }
 
 // Parse checks the text. An error is a *SyntaxError or a *DepthError.
-func Parse(text []byte, maxDepth int) (*Doc, error) {
-	p := parser{doc: Doc{text: text}, maxDepth: maxDepth}
+func Parse(text []byte) (*Doc, error) {
+	p := parser{doc: Doc{text: text}}
 	pos := valueStart(text)
 	if pos >= len(text) || text[pos] == 0 {
 		return nil, &SyntaxError{errEmpty, pos}
@@ -97,10 +97,7 @@ func valueStart(text []byte) int {
 	return space(text, 0)
 }
 
-type parser struct {
-	doc      Doc
-	maxDepth int
-}
+type parser struct{ doc Doc }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
 
@@ -161,8 +158,8 @@ func (p *parser) remember(start, end, depth int) {
 }
 
 func (p *parser) object(start, depth int) (int, error) {
-	if depth > p.maxDepth {
-		return 0, &DepthError{p.maxDepth}
+	if depth > MaxDepth {
+		return 0, &DepthError{}
 	}
 	pos := p.space(start + 1)
 	if p.peek(pos) == '}' {
@@ -195,8 +192,8 @@ func (p *parser) object(start, depth int) (int, error) {
 }
 
 func (p *parser) array(start, depth int) (int, error) {
-	if depth > p.maxDepth {
-		return 0, &DepthError{p.maxDepth}
+	if depth > MaxDepth {
+		return 0, &DepthError{}
 	}
 	pos := p.space(start + 1)
 	if p.peek(pos) == ']' {
