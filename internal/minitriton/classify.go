@@ -27,7 +27,7 @@ import (
 func classify(out *tensor, k int, batched bool, labels []string) *Error {
 	read := classValue(out.dtype)
 	if read == nil {
-		return invalid("class result not available for output due to unsupported type '%s'", datatypeName(out.dtype))
+		return invalid("class result not available for output due to unsupported type '%s'", triton.DatatypeName(out.dtype))
 	}
 	rows := int64(1)
 	if batched {

@@ -114,7 +114,7 @@ func readGenerateMember(name string, v jsonValue, m *model, r *request) error {
 	}
 	switch t.dtype {
 	case pb.DataType_TYPE_FP16, pb.DataType_TYPE_BF16:
-		return invalid("receiving %s data via JSON is not supported. Please use the binary data format for input %s", datatypeName(t.dtype), name)
+		return invalid("receiving %s data via JSON is not supported. Please use the binary data format for input %s", triton.DatatypeName(t.dtype), name)
 	case pb.DataType_TYPE_STRING:
 		if t.data, err = appendJSONStrings(nil, v); err != nil {
 			return refuse(codes.Internal, "Unable to parse JSON bytes array: %v", err)
@@ -169,7 +169,7 @@ func appendGenerated(b []byte, m *model, id string, resp *response) ([]byte, *Er
 	}
 	for _, t := range resp.outputs {
 		if t.dtype == pb.DataType_TYPE_FP16 || t.dtype == pb.DataType_TYPE_BF16 {
-			return nil, invalid("sending %s data via JSON is not supported. Please use the binary data format for output %s", datatypeName(t.dtype), t.name)
+			return nil, invalid("sending %s data via JSON is not supported. Please use the binary data format for output %s", triton.DatatypeName(t.dtype), t.name)
 		}
 		members[t.name] = func(b []byte) []byte {
 			data := appendJSONData(nil, t)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -98,7 +99,7 @@ func (s *Server) metadata(m *model, version string) *pb.ModelMetadataResponse {
 		if m.config.MaxBatchSize > 0 {
 			shape = append([]int64{-1}, dims...)
 		}
-		return &pb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: datatypeName(t), Shape: shape}
+		return &pb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: triton.DatatypeName(t), Shape: shape}
 	}
 	for _, in := range m.config.Input {
 		out.Inputs = append(out.Inputs, describe(in.Name, in.DataType, in.Dims))

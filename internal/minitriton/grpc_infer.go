@@ -49,7 +49,7 @@ func encodeResponse(m *model, id string, resp *response) *pb.ModelInferResponse 
 		Outputs:           make([]*pb.ModelInferResponse_InferOutputTensor, len(resp.outputs)),
 		RawOutputContents: make([][]byte, len(resp.outputs))}
 	for i, t := range resp.outputs {
-		out.Outputs[i] = &pb.ModelInferResponse_InferOutputTensor{Name: t.name, Datatype: datatypeName(t.dtype), Shape: t.shape}
+		out.Outputs[i] = &pb.ModelInferResponse_InferOutputTensor{Name: t.name, Datatype: triton.DatatypeName(t.dtype), Shape: t.shape}
 		out.RawOutputContents[i] = t.data
 	}
 	for _, p := range resp.parameters {

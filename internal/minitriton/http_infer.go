@@ -19,6 +19,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -356,7 +357,7 @@ func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id 
 			b = append(b, ',')
 		}
 		b = appendString(append(b, `{"name":`...), t.name)
-		b = appendString(append(b, `,"datatype":`...), datatypeName(t.dtype))
+		b = appendString(append(b, `,"datatype":`...), triton.DatatypeName(t.dtype))
 		b = append(append(b, `,"shape":`...), formatShape(t.shape)...)
 		if t.placed {
 			b = append(b, '}')
@@ -368,7 +369,7 @@ func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id 
 			continue
 		}
 		if t.dtype == pb.DataType_TYPE_FP16 || t.dtype == pb.DataType_TYPE_BF16 {
-			return invalid("sending %s data via JSON is not supported. Please use the binary data format for output", datatypeName(t.dtype))
+			return invalid("sending %s data via JSON is not supported. Please use the binary data format for output", triton.DatatypeName(t.dtype))
 		}
 		b = append(appendJSONData(append(b, `,"data":`...), t), '}')
 	}

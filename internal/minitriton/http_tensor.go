@@ -83,7 +83,7 @@ func (h *httpFront) readData(in jsonValue, rest []byte, m *model, r *request, t 
 		m.load(t, place)
 		return rest, nil
 	case t.dtype == pb.DataType_TYPE_FP16 || t.dtype == pb.DataType_TYPE_BF16:
-		return nil, invalid("receiving %s data via JSON is not supported. Please use the binary data format for input %s", datatypeName(t.dtype), t.name)
+		return nil, invalid("receiving %s data via JSON is not supported. Please use the binary data format for input %s", triton.DatatypeName(t.dtype), t.name)
 	case t.dtype == pb.DataType_TYPE_STRING:
 		var err error
 		if t.data, err = appendJSONStrings(nil, data); err != nil {
@@ -207,7 +207,7 @@ func elementBits(v jsonValue, dtype pb.DataType) (uint64, error) {
 		n, err := v.asInt()
 		return uint64(n), err
 	default:
-		return 0, fmt.Errorf("no JSON form of %s", datatypeName(dtype))
+		return 0, fmt.Errorf("no JSON form of %s", triton.DatatypeName(dtype))
 	}
 }
 

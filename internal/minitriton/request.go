@@ -242,7 +242,7 @@ func (m *model) checkInput(r *request, in *tensor) *Error {
 	config := m.inputs[in.name]
 	if in.dtype != config.DataType {
 		return requestError(r.id, "inference input '%s' data-type is '%s', but model '%s' expects '%s'",
-			in.name, datatypeName(in.dtype), m.name, datatypeName(config.DataType))
+			in.name, triton.DatatypeName(in.dtype), m.name, triton.DatatypeName(config.DataType))
 	}
 	own := in.shape
 	rows := int64(1)

@@ -5,7 +5,6 @@ package minitriton
 
 import (
 	"encoding/binary"
-	"strings"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -20,18 +19,6 @@ type tensor struct {
 	place *placement
 	// placed: the data lie in a shared memory region of the caller's and are not part of the answer.
 	placed bool
-}
-
-// datatypeName is the protocol's name of a type: the config's without TYPE_, and BYTES for strings.
-func datatypeName(t pb.DataType) string {
-	switch t {
-	case pb.DataType_TYPE_STRING:
-		return "BYTES"
-	case pb.DataType_TYPE_INVALID:
-		return "<invalid>"
-	default:
-		return strings.TrimPrefix(t.String(), "TYPE_")
-	}
 }
 
 func datatypeByName(name string) pb.DataType {

@@ -3,7 +3,11 @@
 
 package triton
 
-import "github.com/conch-serving/conch/internal/triton/tritonpb"
+import (
+	"strings"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
 
 // ElementSize is the bytes of one element of a tensor of a data type; 0 where
 // they vary (strings) and of what is no data type.
@@ -19,4 +23,15 @@ func ElementSize(t tritonpb.DataType) int64 {
 		return 8
 	}
 	return 0
+}
+
+// DatatypeName is the name of a data type on the wire, such as FP32. A string is BYTES there.
+func DatatypeName(t tritonpb.DataType) string {
+	switch t {
+	case tritonpb.DataType_TYPE_STRING:
+		return "BYTES"
+	case tritonpb.DataType_TYPE_INVALID:
+		return "<invalid>"
+	}
+	return strings.TrimPrefix(t.String(), "TYPE_")
 }

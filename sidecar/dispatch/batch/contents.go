@@ -62,7 +62,7 @@ func (t *Tensor) Normalize() error {
 	if !ok {
 		return fmt.Errorf("%w: tensor %q of datatype %q can only be sent raw", ErrContents, t.Name, t.Datatype)
 	}
-	size := elementSize(t.Datatype)
+	size := ElementSize(t.Datatype)
 	raw := make([]byte, 0, len(t.Contents))
 	err := eachValue(t.Contents, func(num protowire.Number, bits uint64, b []byte) error {
 		if num != field {

@@ -6,8 +6,6 @@ package batch
 import (
 	"math"
 	"math/bits"
-
-	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
 // bytesDatatype is the one datatype whose elements differ in size: each is a
@@ -49,9 +47,9 @@ func datatype(b []byte) (string, error) {
 	return text(b, "datatype")
 }
 
-// elementSize is the size of one element in bytes: 0 for BYTES, -1 for a name
+// ElementSize is the size of one element in bytes: 0 for BYTES, -1 for a name
 // that is no datatype.
-func elementSize(datatype string) int {
+func ElementSize(datatype string) int {
 	switch datatype {
 	case "BOOL", "UINT8", "INT8":
 		return 1
@@ -65,41 +63,6 @@ func elementSize(datatype string) int {
 		return 0
 	}
 	return -1
-}
-
-// datatypeOf is the name on the wire of a datatype in a configuration.
-func datatypeOf(t tritonpb.DataType) string {
-	switch t {
-	case tritonpb.DataType_TYPE_BOOL:
-		return "BOOL"
-	case tritonpb.DataType_TYPE_UINT8:
-		return "UINT8"
-	case tritonpb.DataType_TYPE_UINT16:
-		return "UINT16"
-	case tritonpb.DataType_TYPE_UINT32:
-		return "UINT32"
-	case tritonpb.DataType_TYPE_UINT64:
-		return "UINT64"
-	case tritonpb.DataType_TYPE_INT8:
-		return "INT8"
-	case tritonpb.DataType_TYPE_INT16:
-		return "INT16"
-	case tritonpb.DataType_TYPE_INT32:
-		return "INT32"
-	case tritonpb.DataType_TYPE_INT64:
-		return "INT64"
-	case tritonpb.DataType_TYPE_FP16:
-		return "FP16"
-	case tritonpb.DataType_TYPE_FP32:
-		return "FP32"
-	case tritonpb.DataType_TYPE_FP64:
-		return "FP64"
-	case tritonpb.DataType_TYPE_BF16:
-		return "BF16"
-	case tritonpb.DataType_TYPE_STRING:
-		return bytesDatatype
-	}
-	return ""
 }
 
 // elements multiplies dimensions. Ok is false when one is negative or the

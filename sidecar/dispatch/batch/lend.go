@@ -129,7 +129,7 @@ func (r *Response) Claim(memory mem.Buffer, slots []Slot) error {
 			continue // it came in the message
 		}
 		n, ok := elements(t.Shape)
-		size := elementSize(t.Datatype)
+		size := ElementSize(t.Datatype)
 		if !ok || size <= 0 || n > int64(slots[k].Size/size) {
 			return fmt.Errorf("%w: output %q of datatype %s and shape %v does not fit its %d bytes", ErrUnsplittable, t.Name, t.Datatype, t.Shape, slots[k].Size)
 		}

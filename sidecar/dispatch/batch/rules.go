@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -106,8 +107,8 @@ func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*trito
 	}
 	u.batchable, u.reason = Batchable(config)
 	for i, in := range config.GetInput() {
-		datatype := datatypeOf(in.GetDataType())
-		u.inputs[in.GetName()] = inputRule{datatype, elementSize(datatype), in.GetDims(), in.GetOptional(), i}
+		datatype := triton.DatatypeName(in.GetDataType())
+		u.inputs[in.GetName()] = inputRule{datatype, ElementSize(datatype), in.GetDims(), in.GetOptional(), i}
 		if !in.GetOptional() {
 			u.required++
 		}
@@ -117,9 +118,9 @@ func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*trito
 		u.batchable, u.reason = false, "more than 64 inputs"
 	}
 	for _, out := range config.GetOutput() {
-		rule := outputRule{name: out.GetName(), datatype: datatypeOf(out.GetDataType())}
+		rule := outputRule{name: out.GetName(), datatype: triton.DatatypeName(out.GetDataType())}
 		u.outputs[rule.name] = rule.datatype
-		if size := elementSize(rule.datatype); size > 0 {
+		if size := ElementSize(rule.datatype); size > 0 {
 			if n, ok := elements(out.GetDims()); ok && n <= maxRowBytes/int64(size) {
 				rule.rowBytes = int(n) * size
 			}
@@ -329,7 +330,7 @@ func (u *Rules) Hazard(r *Request) error {
 		if err := r.placeHazard("input", t.Name, t.Parameters); err != nil {
 			return err
 		}
-		if overflows(t.Shape, elementSize(t.Datatype)) {
+		if overflows(t.Shape, ElementSize(t.Datatype)) {
 			return status.Errorf(codes.InvalidArgument, "%sinvalid shape %v for input '%s' for model '%s': its byte size exceeds the maximum", requestPrefix(r.ID), t.Shape, t.Name, r.Model)
 		}
 	}

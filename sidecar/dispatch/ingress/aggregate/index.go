@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -152,9 +153,5 @@ func tensorMetadata(name string, t tritonpb.DataType, dims []int64, batching boo
 	if batching {
 		shape = append([]int64{-1}, dims...)
 	}
-	datatype := strings.TrimPrefix(t.String(), "TYPE_")
-	if t == tritonpb.DataType_TYPE_STRING {
-		datatype = "BYTES"
-	}
-	return &tritonpb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: datatype, Shape: shape}
+	return &tritonpb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: triton.DatatypeName(t), Shape: shape}
 }

@@ -277,7 +277,7 @@ func (in *inference) input(v tritonjson.Value, body mem.Buffer, at int) (int, er
 		return at, err
 	}
 	count, ok := elements(t.Shape)
-	elementSize, known := tritonjson.ElementSize(t.Datatype)
+	elementSize := int64(batch.ElementSize(t.Datatype))
 	absurd := !ok || count > math.MaxInt64/max(elementSize, 1)
 
 	switch {
@@ -305,7 +305,7 @@ func (in *inference) input(v tritonjson.Value, body mem.Buffer, at int) (int, er
 	case ok && count == 0: // the data is not read
 		t.Data = mem.BufferSlice{mem.SliceBuffer(nil)}
 	default:
-		raw, err := in.jsonData(&t, data, count, known, absurd)
+		raw, err := in.jsonData(&t, data, count, elementSize >= 0, absurd)
 		if err != nil {
 			return at, err
 		}

@@ -4,15 +4,12 @@
 package http
 
 import (
-	"strings"
-
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
-	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
 // decodeRaw takes the whole body as the data of the model's one input, and returns all outputs in binary.
@@ -23,7 +20,7 @@ func (in *inference) decodeRaw(body mem.Buffer) error {
 			"[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got %d inputs in '%s' model configuration", n, in.model)
 	}
 	input := in.config.Input[0]
-	t := batch.Tensor{Name: input.Name, Datatype: datatypeName(input.DataType)}
+	t := batch.Tensor{Name: input.Name, Datatype: triton.DatatypeName(input.DataType)}
 	if in.config.MaxBatchSize > 0 {
 		t.Shape = append(t.Shape, 1)
 	}
@@ -48,8 +45,7 @@ func (in *inference) decodeRaw(body mem.Buffer) error {
 
 // deduceShape computes the one variable dimension from the size of the data.
 func (in *inference) deduceShape(t *batch.Tensor, size int64) error {
-	elementSize, _ := tritonjson.ElementSize(t.Datatype)
-	fixed, variable := max(elementSize, 1), -1
+	fixed, variable := max(int64(batch.ElementSize(t.Datatype)), 1), -1
 	for i, d := range t.Shape {
 		if d >= 0 {
 			fixed *= d
@@ -74,12 +70,4 @@ func (in *inference) deduceShape(t *batch.Tensor, size int64) error {
 	}
 	t.Shape[variable] = size / fixed
 	return nil
-}
-
-// datatypeName is the protocol's name of a configuration's data type.
-func datatypeName(t tritonpb.DataType) string {
-	if t == tritonpb.DataType_TYPE_STRING {
-		return "BYTES"
-	}
-	return strings.TrimPrefix(t.String(), "TYPE_")
 }

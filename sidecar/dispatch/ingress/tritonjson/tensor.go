@@ -10,29 +10,19 @@ import (
 	"math"
 	"slices"
 	"strconv"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // ErrShape is a "data" array with more or fewer elements than the tensor's shape has.
 var ErrShape = errors.New("Shape does not match true shape of 'data' field") //nolint:staticcheck // Triton's text
 
-// elementSizes are the bytes of one element; BYTES elements have no fixed size.
-var elementSizes = map[string]int64{
-	"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8,
-	"FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8, "BYTES": 0,
-}
-
-// ElementSize is the size in bytes of an element of the datatype, 0 for BYTES; ok is false for an unknown datatype.
-func ElementSize(datatype string) (size int64, ok bool) {
-	size, ok = elementSizes[datatype]
-	return size, ok
-}
-
 // ReadTensor turns a "data" array, however it is nested, into the raw little-endian bytes of a tensor of count
 // elements. BYTES elements get their four-byte lengths, and their number is not checked here, as in Triton. Integers
 // that do not fit wrap silently, as in Triton. Memory grows with the text and never with count alone.
 func ReadTensor(data Value, datatype string, count int64) ([]byte, error) {
-	size, ok := elementSizes[datatype]
-	if !ok {
+	size := int64(batch.ElementSize(datatype))
+	if size < 0 {
 		return nil, fmt.Errorf("unknown datatype %q", datatype)
 	}
 	r := tensorReader{text: data.doc.text, left: count}
@@ -164,8 +154,8 @@ func readBytes(r *tensorReader, v Value) (int, error) {
 // AppendTensor writes a tensor's raw bytes as the elements of a JSON array, flat as Triton writes it, without the
 // brackets. It returns ErrTensorSize if the bytes are not count elements.
 func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte, error) {
-	size, ok := elementSizes[datatype]
-	if !ok {
+	size := int64(batch.ElementSize(datatype))
+	if size < 0 {
 		return dst, fmt.Errorf("unknown datatype %q", datatype)
 	}
 	if datatype == "BYTES" {
