@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
@@ -211,7 +212,7 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	if c.due.IsZero() {
 		return
 	}
-	back := d.o.ResponseBudget + route.executes.margin.Of(c.due.Sub(c.begins)-d.o.ResponseBudget)
+	back := forecast.ResponseBudget + route.executes.margin.Of(c.due.Sub(c.begins)-forecast.ResponseBudget)
 	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
 }
 

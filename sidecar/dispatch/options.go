@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/internal/clock"
-	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
@@ -32,9 +31,6 @@ type Options struct {
 	MaxQueuedRequests int
 	MaxQueuedBytes    int64
 
-	// ResponseBudget is kept back from every deadline for the way from the
-	// answer to the caller. Zero means forecast.ResponseBudget.
-	ResponseBudget time.Duration
 	// OutageWait is how long an accepted request may wait for a model none of
 	// whose partitions is up. Zero means 30 seconds.
 	OutageWait time.Duration
@@ -101,9 +97,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxQueuedBytes <= 0 {
 		o.MaxQueuedBytes = 4 << 30
-	}
-	if o.ResponseBudget <= 0 {
-		o.ResponseBudget = forecast.ResponseBudget
 	}
 	if o.PlaceChanged == nil {
 		o.PlaceChanged = func(router.PlaceHealth) {}

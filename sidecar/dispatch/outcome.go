@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 )
 
 // unwanted counts the answer of an abandoned call, and frees it.
@@ -92,6 +93,6 @@ func after(now, due time.Time) bool { return !due.IsZero() && now.After(due) }
 func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
 	if a.promised > 0 {
 		at := d.queues.time(now)
-		c.executes.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
+		c.executes.margin.Add((at-a.promised).Duration()-forecast.ResponseBudget, at)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ResponseBudget is the default of the time that the dispatcher keeps back from
+// ResponseBudget is the time that the dispatcher keeps back from
 // every deadline, to pass the answer to the caller.
 const ResponseBudget = 300 * time.Microsecond
 
