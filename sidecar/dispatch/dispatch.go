@@ -89,20 +89,6 @@ type answer struct {
 	promised queue.Time
 }
 
-// Infer answers one request, as Begin does, and waits for the answer.
-func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (resp *batch.Response, err error) {
-	answered := make(chan struct{})
-	c := d.newCall(ctx, r)
-	c.waits = true
-	c.then = func(_ *wire.Turn, a answer) {
-		defer close(answered)
-		resp, err = d.finishAndFree(c, a)
-	}
-	d.begin(nil, c)
-	<-answered
-	return resp, err
-}
-
 // Begin answers one request. It takes over one reference to r, and does not wait: then is called once, with the answer, by whichever goroutine has it, this
 // one included, and must not block. Errors are gRPC status errors with Triton's text. Then frees the response. What is sent for the request meanwhile, such
 // as its execution or its answer, belongs to the turn t of the goroutine that calls Begin, or to the turn that then gets; nil: there is none.

@@ -43,7 +43,7 @@ func (d *Dispatcher) served(name string) string {
 }
 
 // Refused reports the outcome of a request that its front answered before it could
-// be passed to Infer: its name is not served, its model does not have the
+// be passed to Begin: its name is not served, its model does not have the
 // protocol, there is no room for it, or it could not be read. The caller's context
 // may also have ended before the request was whole. The model is what the request
 // asked for, empty where that is not known; the error is its answer. An error that

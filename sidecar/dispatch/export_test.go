@@ -4,10 +4,27 @@
 package dispatch
 
 import (
+	"context"
 	"time"
 
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
+
+// Infer answers one request, as Begin does, and waits for the answer.
+func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (resp *batch.Response, err error) {
+	answered := make(chan struct{})
+	c := d.newCall(ctx, r)
+	c.waits = true
+	c.then = func(_ *wire.Turn, a answer) {
+		defer close(answered)
+		resp, err = d.finishAndFree(c, a)
+	}
+	d.begin(nil, c)
+	<-answered
+	return resp, err
+}
 
 // BreakScheduler makes the scheduler's next use panic, as a fault of Conch's
 // would.

@@ -31,7 +31,7 @@ func (d *Dispatcher) left(c *call) {
 	d.unwanted(c, answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled})
 }
 
-// finish reports the outcome and turns it into what Infer returns.
+// finish reports the outcome and turns it into what the caller gets.
 func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	a.expire(c.ctx, d.clock.Now())
 	o, now := c.end(&a)

@@ -29,6 +29,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
@@ -172,11 +173,16 @@ func (l *live) offer(t *testing.T, arrivals []workload.Arrival, s small) (good i
 		r := oneRow(t, fmt.Sprintf("m%02d", a.Model))
 		all.Go(func() {
 			sent := time.Now()
-			answer, err := l.dispatcher.Infer(t.Context(), r)
-			if err != nil {
+			answered := make(chan error, 1)
+			l.dispatcher.Begin(t.Context(), nil, r, func(_ *wire.Turn, answer *batch.Response, err error) {
+				if err == nil {
+					answer.Free()
+				}
+				answered <- err
+			})
+			if <-answered != nil {
 				return
 			}
-			answer.Free()
 			if took := time.Since(sent); a.At >= s.warmup {
 				mu.Lock()
 				defer mu.Unlock()
