@@ -67,7 +67,8 @@ func newCrowd(t *testing.T, d queue.Discipline, waiting, more, maxBatch, partiti
 	}
 	require.NotEqual(t, queue.NoPartition, c.running)
 	c.arrive(waiting)
-	require.Equal(t, waiting, c.ModelStats(c.model).Requests, "they wait")
+	requests, _ := c.Queued(c.model)
+	require.Equal(t, waiting, requests, "they wait")
 	return c
 }
 

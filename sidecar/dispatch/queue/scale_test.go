@@ -39,14 +39,14 @@ func TestDistinctParametersLeaveNothingBehind(t *testing.T) {
 	for i := range distinct {
 		s.Enqueue(now, m, &queue.Request{Key: uint64(i), Rows: 1, Arrival: now})
 	}
-	require.Greater(t, s.ModelStats(m).Lanes, distinct-10)
+	require.Greater(t, queue.Lanes(s, m), distinct-10)
 	finish()
 	for range distinct {
 		now++
 		s.Enqueue(now, m, &queue.Request{Key: 1, Rows: 1, Arrival: now})
 		finish()
 	}
-	require.Less(t, s.ModelStats(m).Lanes, 100)
+	require.Less(t, queue.Lanes(s, m), 100)
 }
 
 // asked counts the calls of Exec.
@@ -101,7 +101,8 @@ func TestAProfileIsNothingToOtherModels(t *testing.T) {
 	require.Equal(t, before, others.n)
 	require.Positive(t, own.n)
 	for _, id := range ids {
-		require.Equal(t, 1, s.ModelStats(id).Requests)
+		requests, _ := s.Queued(id)
+		require.Equal(t, 1, requests)
 	}
 }
 

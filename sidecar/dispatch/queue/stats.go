@@ -50,36 +50,6 @@ func (s *Scheduler) Stats() Stats {
 	return st
 }
 
-// ModelStats are a model's gauges.
-type ModelStats struct {
-	// Rate is in rows per second over the rate window, zero until a tenth of
-	// the window has been seen.
-	Rate float64
-	// Hold is the batch in rows that the drop policy holds on to, one per cohort
-	// of equal partitions that serve the model.
-	Hold []int
-	// Requests and Rows wait and can still be in time; Late requests were given up
-	// and wait for an idle partition.
-	Requests, Rows, Late int
-	// Lanes counts the lanes: those with requests, and some idle ones.
-	Lanes int
-}
-
-// ModelStats returns a model's gauges, zero for an unknown model.
-func (s *Scheduler) ModelStats(id ModelID) ModelStats {
-	m := s.model(id)
-	if m == nil {
-		return ModelStats{}
-	}
-	st := ModelStats{Requests: m.requests, Rows: m.rows, Late: m.late, Lanes: len(m.lanes)}
-	m.aimed(s.now)
-	st.Rate, _ = m.rate.perSecond()
-	for _, svc := range m.services {
-		st.Hold = append(st.Hold, svc.hold)
-	}
-	return st
-}
-
 // Queued returns how much of a model is queued, late requests included.
 func (s *Scheduler) Queued(id ModelID) (requests, rows int) {
 	m := s.model(id)

@@ -122,12 +122,8 @@ func New(o Options) *Handler {
 	return &Handler{o: o, proxy: newProxy(o.Logger), compressors: newCompressors(), inflating: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
-// CloseIdle closes connections to partitions that carry no request now. A Triton that is stopped waits for every open
-// HTTP connection, so call it before stopping one.
-func (h *Handler) CloseIdle() { h.proxy.transport.CloseIdleConnections() }
-
 // Close closes the connections to partitions that carry no request.
-func (h *Handler) Close() { h.CloseIdle() }
+func (h *Handler) Close() { h.proxy.transport.CloseIdleConnections() }
 
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
