@@ -112,12 +112,8 @@ func (a *admission) leave(from *account, size int64) {
 	a.tell()
 }
 
-// hold counts bytes in, or out where n is negative, that are for no model and cannot be refused.
-func (a *admission) hold(n int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.add(&a.rest, held{0, n})
-}
+// hold is grow for bytes that are for no model.
+func (a *admission) hold(n int64) { a.grow(&a.rest, n) }
 
 // grow counts bytes that a request has come to hold into its account, or out of it where n is negative. They are not refused: what was done for the
 // request would be lost.

@@ -75,7 +75,7 @@ func (d *Dispatcher) look(r *batch.Request, of *asked) (f found) {
 	}
 	target, err := resolver.Resolve(r, d.queues.time(d.now()).Duration())
 	if err != nil {
-		if f.inactive = inactive(err); f.inactive == nil {
+		if !errors.As(err, &f.inactive) {
 			f.refusal = refusal(reasonOf(err), err)
 		} else if of.came.IsZero() {
 			of.came = d.now()
@@ -88,15 +88,6 @@ func (d *Dispatcher) look(r *batch.Request, of *asked) (f found) {
 		f.refusal = refusal(reasonNoVariant, status.Errorf(codes.Unavailable, "'%s' is served by '%s', which the route table does not have", of.name, target.Model))
 	}
 	return f
-}
-
-// inactive returns the InactiveError in an error, nil if there is none.
-func inactive(err error) *names.InactiveError {
-	var of *names.InactiveError
-	if errors.As(err, &of) {
-		return of
-	}
-	return nil
 }
 
 // reasonOf returns the reason of the Outcome for a resolver's error.

@@ -21,9 +21,9 @@ import (
 // scheduler decided on while mu was held, and answers the calls that it dropped.
 // It does all that without mu, which is never held over a system call.
 //
-// do recovers a panic of the scheduler. From then on failed is closed and no
-// request is queued: requests are forwarded at once, those that were queued
-// included. Partitions, tables and leases belong to the router and are not affected.
+// do recovers a panic of the scheduler. From then on no request is queued:
+// requests are forwarded at once, those that were queued included. Partitions,
+// tables and leases belong to the router and are not affected.
 type queues struct {
 	clock  clock.Clock
 	origin time.Time // zero of queue.Time
@@ -33,7 +33,6 @@ type queues struct {
 	// the lock, for each request that the scheduler drops.
 	d       *Dispatcher
 	dropped func(*call, queue.DropReason)
-	failed  chan struct{}
 	// watch is called watchAfter after an execution began, and again while there are some; nil: it is not.
 	watch      func()
 	watchAfter time.Duration
@@ -67,7 +66,7 @@ func (q *queues) model(name string) *model {
 
 func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, d *Dispatcher, dropped func(*call, queue.DropReason)) *queues {
 	q := &queues{
-		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped, failed: make(chan struct{}),
+		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped,
 		table: &routes{}, byID: make(map[queue.ModelID]*model),
 		partitions: make(map[*router.Process][]*partition), executors: make(map[queue.PartitionID]*partition),
 		profiles: newProfiles(),
@@ -90,7 +89,6 @@ func (q *queues) do(use func(s *queue.Scheduler) error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			q.fault = fmt.Errorf("the scheduler failed: %v", fault)
-			close(q.failed)
 			stack := string(debug.Stack())
 			q.notes = append(q.notes, func() {
 				q.log.Error("the scheduler failed: requests are forwarded at once from now on; restart Conch", "fault", fmt.Sprint(fault), "stack", stack)
@@ -174,14 +172,9 @@ func (q *queues) ring() {
 
 // failure returns the scheduler's fault; nil: it has not failed.
 func (q *queues) failure() error {
-	select {
-	case <-q.failed:
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.fault
-	default:
-		return nil
-	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.fault
 }
 
 // whether a call was queued.
