@@ -82,8 +82,8 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 }
 
 // partitionOf is a server in the route table, or one that is to come.
-func (l *loop) partitionOf(p decide.RoutePartition) *router.Partition {
-	part := &router.Partition{ID: p.ID, Endpoint: nowhere}
+func (l *loop) partitionOf(p decide.RoutePartition) *router.PartitionSpec {
+	part := &router.PartitionSpec{ID: p.ID, Endpoint: nowhere}
 	rank := 0
 	if at, wanted := l.wantedAt[p.Partition]; wanted {
 		w := l.want.Partitions[at]

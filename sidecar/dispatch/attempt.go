@@ -29,18 +29,18 @@ const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
 // attempt is one execution of one or several calls on one place. It owns the lease of the place and the loan of shared memory, and ends both when it
 // ends. Those of the queue are batches (execute); those outside it have one call (passthrough.go).
 type attempt struct {
-	model    *model       // that is executed: the calls' own, or their merge group's
-	rules    *batch.Rules // of the model when it was decided
-	process  *router.Process
-	on       *partition // of the process, as the scheduler has it; nil outside the queue
-	lease    router.Lease
-	unleased error // why there is no lease: the process is not up any more
-	calls    []*call
-	spent    []*call // of these, that may not be sent again
-	rows     int
-	started  time.Time
-	ended    time.Time
-	loan     *loan // nil: none
+	model     *model       // that is executed: the calls' own, or their merge group's
+	rules     *batch.Rules // of the model when it was decided
+	partition *router.Partition
+	on        *executor // of the partition; nil outside the queue
+	lease     router.Lease
+	unleased  error // why there is no lease: the partition is not up any more
+	calls     []*call
+	spent     []*call // of these, that may not be sent again
+	rows      int
+	started   time.Time
+	ended     time.Time
+	loan      *loan // nil: none
 	// lastWord: the server is done with what was sent.
 	lastWord bool
 	shared   bool                     // something ran outside the queue when it started
@@ -57,8 +57,8 @@ type attempt struct {
 	// Of attempts of the queue.
 	decided queue.Time
 	finish  queue.Time // as predicted; decided: there is no prediction
-	free    queue.Time // since when its process was free
-	over    bool       // the scheduler has its partition back; guarded by queues.mu
+	free    queue.Time // since when its executor was free
+	over    bool       // the scheduler has its executor back; guarded by queues.mu
 	hung    bool       // it takes far too long; guarded by queues.mu
 }
 
@@ -211,7 +211,7 @@ func (d *Dispatcher) sendOutside(t *wire.Turn, a *attempt) {
 // ask sends a request to the attempt's server. The attempt is another goroutine's from then on.
 func (d *Dispatcher) ask(t *wire.Turn, a *attempt, request mem.BufferSlice) {
 	ctx := a.span.Onward(a.context(d.background))
-	a.process.Conn().Start(ctx, t, methodInfer, request, func(t *wire.Turn, got *forward.Answer, err error) { d.received(t, a, got, err) })
+	a.partition.Conn().Start(ctx, t, methodInfer, request, func(t *wire.Turn, got *forward.Answer, err error) { d.received(t, a, got, err) })
 }
 
 // received takes the answer of the attempt's server.
@@ -364,7 +364,7 @@ func (a *attempt) newSpan() *spans.Execution {
 	if of == nil {
 		return nil
 	}
-	return spans.Execute(of, a.model.name, a.process.ID(), a.rows, len(a.calls), a.started)
+	return spans.Execute(of, a.model.name, a.partition.ID(), a.rows, len(a.calls), a.started)
 }
 
 // observe reports an execution, if its time shows l(b), and learns what Conch itself adds to it.
@@ -372,7 +372,7 @@ func (d *Dispatcher) observe(a *attempt, err error) {
 	if a.passed && (err != nil || !a.calls[0].batch || a.sole == 0 || a.sole != a.lease.Alone()) {
 		return
 	}
-	p := a.process.Spec()
+	p := a.partition.Spec()
 	var due time.Time
 	for _, c := range a.calls {
 		if !c.due.IsZero() && (due.IsZero() || c.due.Before(due)) {
@@ -402,7 +402,7 @@ func (d *Dispatcher) answerOf(a *attempt, i int, r result) answer {
 	case answeredAll:
 		given.resp = r.parts[i]
 	case lost:
-		given.err = lostStatus(a.process, r.err)
+		given.err = lostStatus(a.partition, r.err)
 	case indivisible:
 		given.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", r.err)
 	default:
@@ -416,7 +416,7 @@ func (d *Dispatcher) answerOf(a *attempt, i int, r result) answer {
 func (d *Dispatcher) seriesOf(a *attempt, c *call) *partitionSeries {
 	attached := a.lease.Attached()
 	if c.member != nil && !a.passed { // the lease is the group's
-		attached = d.router.AttachedOn(a.process, c.model.name)
+		attached = d.router.AttachedOn(a.partition, c.model.name)
 	}
 	s, _ := attached.(*partitionSeries)
 	return s

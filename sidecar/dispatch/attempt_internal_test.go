@@ -68,28 +68,28 @@ func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 	require.Equal(t, 2, f.n, "the run's references to what has gone are given back")
 }
 
-// TestWhatWasNotSentIsNoAttempt: a call that was lost once is dispatched to a process that goes down at that moment, before anything is sent to
-// it. The call waits for the next process, because it has not crashed this one.
+// TestWhatWasNotSentIsNoAttempt: a call that was lost once is dispatched to a partition that goes down at that moment, before anything is sent to
+// it. The call waits for the next partition, because it has not crashed this one.
 func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 	d := New(Options{})
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	m := &router.Model{Name: "m", Config: &tritonpb.ModelConfig{Name: "m", MaxBatchSize: 8}, Versions: []string{"1"}, Batchable: true, Places: []router.Place{{Partition: "p"}}}
 	require.NoError(t, d.Swap(t.Context(), &router.Table{
 		Revision: 1, Models: map[string]*router.Model{"m": m},
-		Partitions: []*router.Partition{{ID: "p", GPU: "g", GPUType: "T", ThreadPercentage: 100, Endpoint: router.Endpoint{GRPC: "127.0.0.1:1"}}},
+		Partitions: []*router.PartitionSpec{{ID: "p", GPU: "g", GPUType: "T", ThreadPercentage: 100, Endpoint: router.Endpoint{GRPC: "127.0.0.1:1"}}},
 	}))
 	d.SetPartitionState("p", false, "its server ended")
 	q := d.queues
-	var process *router.Process
-	for p := range q.partitions {
-		process = p
+	var partition *router.Partition
+	for p := range q.executors {
+		partition = p
 	}
 	for _, sent := range []bool{false, true} {
 		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.model("m"), rows: 1}, req: &batch.Request{Model: "m"}, executes: q.model("m"), retried: true}
 		c.awaited()
 		c.phase.Store(running)
 		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
-		b := &attempt{model: c.model, process: process, on: q.partitions[process][0], calls: []*call{c}, rows: 1}
+		b := &attempt{model: c.model, partition: partition, on: q.executors[partition][0], calls: []*call{c}, rows: 1}
 		if !sent {
 			b.unleased = errors.New("it is down")
 		}
@@ -106,7 +106,7 @@ func TestAnAttemptEndsOnlyTheCallsThatItHas(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	require.NoError(t, d.Swap(t.Context(), manyModels(1, 1, 1, nil)))
 	q := d.queues
-	a := &attempt{model: q.model("m0"), process: q.executors[1].process, on: q.executors[1]}
+	a := &attempt{model: q.model("m0"), partition: q.numbered[1].partition, on: q.numbered[1]}
 	callIn := func(at *attempt) *call {
 		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: a.model}, req: &batch.Request{Model: "m0"}, at: at}
 		c.phase.Store(running)

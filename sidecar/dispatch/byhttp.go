@@ -56,9 +56,9 @@ func pathSegment(name string) bool {
 // askHTTP sends the attempt's request to its server's HTTP port, if a connection is there. The attempt is another goroutine's from then on.
 func (d *Dispatcher) askHTTP(a *attempt) (sent bool) {
 	r := &forward.HTTPRequest{Model: a.joined.Model, Version: a.joined.Version, HTTP: a.joined.HTTP}
-	return a.process.Conn().StartHTTP(a.span.Onward(a.context(d.background)), r, func(t *wire.Turn, got *forward.Answer, err error) {
+	return a.partition.Conn().StartHTTP(a.span.Onward(a.context(d.background)), r, func(t *wire.Turn, got *forward.Answer, err error) {
 		if errors.Is(err, forward.ErrForeign) {
-			d.o.Logger.Warn("requests go to the server's gRPC port only, for a while", "partition", a.process.ID(), "error", err)
+			d.o.Logger.Warn("requests go to the server's gRPC port only, for a while", "partition", a.partition.ID(), "error", err)
 			d.askAgain(t, a)
 			return
 		}

@@ -120,8 +120,8 @@ func (d *Dispatcher) judge(a *attempt, r result) step {
 		}
 	case lost:
 		if a.unleased == nil {
-			d.router.Lost(a.process, r.err)
-			d.o.Logger.Warn("a partition was lost under requests", "partition", a.process.ID(), "model", a.model.name, "requests", len(a.calls), "error", r.err)
+			d.router.Lost(a.partition, r.err)
+			d.o.Logger.Warn("a partition was lost under requests", "partition", a.partition.ID(), "model", a.model.name, "requests", len(a.calls), "error", r.err)
 		}
 	case absent:
 		a.lease.Absent(r.err)
@@ -194,7 +194,7 @@ func (d *Dispatcher) blame(a *attempt, err error, e *evidence) {
 			c.suspicion = now
 		}
 	}
-	e.other = d.router.Other(a.process, c.req.Model)
+	e.other = d.router.Other(a.partition, c.req.Model)
 }
 
 // faulted reports a failed execution of n requests, of which the ticket's is one, to the place of a lease. Known is whether the failure is known to be
@@ -215,7 +215,7 @@ func (t *ticket) faulted(on router.Lease, err error, text string, n int, inGroup
 	return on.Faulted(err, of), known
 }
 
-// decide gives the calls of an attempt of the queue their answers, or has them executed again. It gives the partition back to the scheduler.
+// decide gives the calls of an attempt of the queue their answers, or has them executed again. It gives the executor back to the scheduler.
 func (d *Dispatcher) decide(t *wire.Turn, a *attempt, r result) {
 	now := d.judge(a, r)
 	if r.ending == answeredAll || r.ending == failed {
@@ -242,7 +242,7 @@ func (d *Dispatcher) decide(t *wire.Turn, a *attempt, r result) {
 	}
 }
 
-// repeat has the calls of an attempt executed again, and gives the partition back to the scheduler. Those that cannot be queued are forwarded, or
+// repeat has the calls of an attempt executed again, and gives the executor back to the scheduler. Those that cannot be queued are forwarded, or
 // answered with what the attempt came to if they have been sent twice.
 func (d *Dispatcher) repeat(a *attempt, r result, how step) {
 	d.o.Logger.Debug("requests run again", "model", a.model.name, "requests", len(a.calls), "error", r.err)
@@ -331,6 +331,6 @@ func renamed(err error, member *batch.Membership) error {
 }
 
 // lostStatus is the answer to a request that was sent twice to servers that did not answer.
-func lostStatus(p *router.Process, cause error) error {
+func lostStatus(p *router.Partition, cause error) error {
 	return status.Errorf(codes.Unavailable, "partition %s was lost: %v", p.ID(), status.Convert(cause).Message())
 }

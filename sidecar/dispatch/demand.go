@@ -199,7 +199,7 @@ func (d *Dispatcher) FailLoad(model, why string) {
 	d.loads.fail(model, status.Errorf(codes.Unavailable, "Request for model '%s', which cannot be loaded now: %s", model, why))
 }
 
-// proxied leases a process for the ticket of a request that is proxied, once its
+// proxied leases a partition for the ticket of a request that is proxied, once its
 // model is loaded if it loads on demand.
 func (d *Dispatcher) proxied(t *ticket, model string) (lease router.Lease, a answer, ok bool) {
 	if t.model != nil {
@@ -214,7 +214,7 @@ func (d *Dispatcher) proxied(t *ticket, model string) (lease router.Lease, a ans
 	return lease, a, a.err == nil
 }
 
-// acquire leases a process for a request that reaches its server unchanged. It
+// acquire leases a partition for a request that reaches its server unchanged. It
 // refuses names that no server has a model of.
 func (d *Dispatcher) acquire(t *ticket, model string) (router.Lease, answer) {
 	in, err := d.table()

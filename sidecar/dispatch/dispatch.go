@@ -52,11 +52,11 @@ func New(o Options) *Dispatcher {
 	d.router = router.New(router.Options{
 		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Forward: d.o.Forward,
 		SharedMemoryBytes: d.o.SharedMemoryBytes, Busy: d.o.Observer.Busy,
-		Unknown:        d.unknown,
-		Attach:         func(_ string, p *router.Process) any { return &partitionSeries{partition: p.ID()} },
-		ProcessChanged: func(p *router.Process) { d.queues.follow(p) },
-		ModelChanged:   func(name string) { d.queues.followModel(name) },
-		PlaceChanged: func(p *router.Process, now router.PlaceHealth) {
+		Unknown:          d.unknown,
+		Attach:           func(_ string, p *router.Partition) any { return &partitionSeries{partition: p.ID()} },
+		PartitionChanged: func(p *router.Partition) { d.queues.follow(p) },
+		ModelChanged:     func(name string) { d.queues.followModel(name) },
+		PlaceChanged: func(p *router.Partition, now router.PlaceHealth) {
 			d.queues.followPlace(p)
 			if !now.Absent { // the plan way sees itself which models a server has
 				d.o.PlaceChanged(now)
@@ -319,7 +319,7 @@ func (d *Dispatcher) unloaded(c *call) {
 	d.answer(nil, c, answer{err: d.unserved(c.req, err), result: Rejected, reason: reasonUnloaded})
 }
 
-// outage answers a call whose model the queue has marked as out. If the router has a process for the model again, the call is passed through to
+// outage answers a call whose model the queue has marked as out. If the router has a partition for the model again, the call is passed through to
 // it.
 func (d *Dispatcher) outage(c *call) answer {
 	if a, out := d.out(c); out {
@@ -422,7 +422,7 @@ func (d *Dispatcher) answer(t *wire.Turn, c *call, a answer) {
 	d.unwanted(c, a)
 }
 
-// SetPartitionState sets whether a partition's process is up with its models
+// SetPartitionState sets whether a partition's server is up with its models
 // loaded, and the reason. A partition that was ordered down stays down until it is
 // ordered up. The state of a partition that no table has named yet is kept.
 func (d *Dispatcher) SetPartitionState(id string, up bool, reason string) {

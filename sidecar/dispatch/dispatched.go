@@ -17,9 +17,9 @@ type sink struct{ q *queues }
 // Dispatch implements queue.Sink.
 func (s sink) Dispatch(b *queue.Batch) {
 	q := s.q
-	m, p := q.byID[b.Model], q.executors[b.Partition]
-	at := &attempt{model: m, rules: m.rules, process: p.process, on: p, rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
-	at.lease, at.unleased = q.router.Take(at.process, m.name)
+	m, p := q.byID[b.Model], q.numbered[b.Partition]
+	at := &attempt{model: m, rules: m.rules, partition: p.partition, on: p, rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
+	at.lease, at.unleased = q.router.Take(at.partition, m.name)
 	for i, request := range b.Requests {
 		c := request.Owner.(*call)
 		c.set(running)
@@ -37,7 +37,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 // Drop implements queue.Sink.
 func (s sink) Drop(r *queue.Request, why queue.DropReason) { s.q.dropped(r.Owner.(*call), why) }
 
-// complete reports to the scheduler that an attempt's process is free, and marks its calls as done that their callers have not left. Further calls do
+// complete reports to the scheduler that an attempt's executor is free, and marks its calls as done that their callers have not left. Further calls do
 // nothing. What the scheduler decides next begins in the turn.
 func (q *queues) complete(t *wire.Turn, a *attempt) {
 	q.mu.Lock()
@@ -57,12 +57,12 @@ func (q *queues) completed(a *attempt) {
 	}
 	a.over = true
 	p := a.on
-	strayed := p.running == a && q.strayed(p.process)
+	strayed := p.running == a && q.strayed(p.partition)
 	if p.running == a {
 		p.running = nil
 	}
-	if strayed { // before the partition is free, which another execution may wait for to end
-		q.offerAll(p.process)
+	if strayed { // before the executor is free: another one may wait for the end of its batch
+		q.offerAll(p.partition)
 	}
 	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), p.id); return nil })
 	q.countLate(a.model)
@@ -72,7 +72,7 @@ func (q *queues) completed(a *attempt) {
 }
 
 // again puts the calls of an attempt back into the queue, to be executed as step says, and completes the attempt. Calls that no server has seen, because
-// the process went down before, are queued as they were. Those in a.spent are left to the caller. Unqueued are the calls that cannot be queued, because
+// the partition went down before, are queued as they were. Those in a.spent are left to the caller. Unqueued are the calls that cannot be queued, because
 // no partition serves their model, or the scheduler has failed or is closed, with a reference to the request of each. Gone are those that their callers
 // have left.
 func (q *queues) again(a *attempt, how step) (unqueued, gone []*call) {

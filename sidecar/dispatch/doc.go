@@ -9,7 +9,7 @@
 // passes it through. What happens to it then is in the files beside
 // it: ticket.go (what every request has, from its front to its outcome), call.go (what
 // one for inference has), admission.go (what may come in), queues.go (the queue and its
-// alarm), partitions.go (what the queue knows of partitions),
+// alarm), executors.go (what the queue knows of partitions),
 // workers.go, attempt.go and passthrough.go (one execution on one place, in the queue and
 // outside it), decide.go and pieces.go (what becomes of its calls), verdict.go (how it is
 // counted), table.go (the route table in force), profile.go (how l(b) reaches the queue).

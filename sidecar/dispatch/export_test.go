@@ -34,8 +34,8 @@ func BreakScheduler(d *Dispatcher) {
 	d.queues.sched = nil
 }
 
-// GiveUp marks a model as out in the queue, and drops its queued requests, while a process of it is up in the router. This is the queue's state
-// in the moment before it learns that a process is up again.
+// GiveUp marks a model as out in the queue, and drops its queued requests, while a partition of it is up in the router. This is the queue's state
+// in the moment before it learns that a partition is up again.
 func GiveUp(d *Dispatcher, model string) {
 	d.queues.mu.Lock()
 	defer d.queues.unlock()

@@ -252,7 +252,7 @@ func table(revision uint64, change func(*router.Model), parts ...*triton) *route
 	t := &router.Table{Revision: revision, Models: map[string]*router.Model{"m": m}}
 	for i, p := range parts {
 		id := "p" + p.address
-		t.Partitions = append(t.Partitions, &router.Partition{ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i, Endpoint: router.Endpoint{GRPC: p.address}})
+		t.Partitions = append(t.Partitions, &router.PartitionSpec{ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i, Endpoint: router.Endpoint{GRPC: p.address}})
 		m.Places = append(m.Places, router.Place{Partition: id})
 	}
 	if change != nil {

@@ -85,9 +85,9 @@ func newAttacked(t *testing.T) *attacked {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
 
-	part := &router.Partition{ID: "p", GPU: "g", GPUType: "T", ThreadPercentage: 100,
+	part := &router.PartitionSpec{ID: "p", GPU: "g", GPUType: "T", ThreadPercentage: 100,
 		Endpoint: router.Endpoint{GRPC: l.Addr().String(), HTTP: strings.TrimPrefix(behind.URL, "http://")}}
-	table := &router.Table{Revision: 1, Partitions: []*router.Partition{part}, Models: map[string]*router.Model{}}
+	table := &router.Table{Revision: 1, Partitions: []*router.PartitionSpec{part}, Models: map[string]*router.Model{}}
 	for name, tensor := range map[string]struct {
 		datatype tritonpb.DataType
 		dims     []int64

@@ -178,7 +178,7 @@ func (l *loan) denied(d *Dispatcher, a *attempt, err error) bool {
 	if unknown {
 		// The server does not know the region: a client had all regions
 		// unregistered, or the server was started again.
-		a.process.Memory().Discard()
+		a.partition.Memory().Discard()
 	} else if !a.model.unlendable.Swap(true) {
 		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", a.model.name, "error", err)
 	}
@@ -234,7 +234,7 @@ func (a *attempt) memory() memory {
 	if a.unleased != nil || a.passed || a.calls[0].sole || a.model.unlendable.Load() {
 		return nil
 	}
-	if pool := a.process.Memory(); pool != nil {
+	if pool := a.partition.Memory(); pool != nil {
 		return system{pool}
 	}
 	return nil

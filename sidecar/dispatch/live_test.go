@@ -117,7 +117,7 @@ func dialTo(t testing.TB, address string) *grpc.ClientConn {
 }
 
 // newPartition starts one more server on the repository.
-func (r *rig) newPartition(t testing.TB, id string, rank int) *router.Partition {
+func (r *rig) newPartition(t testing.TB, id string, rank int) *router.PartitionSpec {
 	s, err := minitriton.New(minitriton.Options{Repository: r.repo, Control: minitriton.ControlNone, Partition: minitriton.Partition{ID: id}})
 	require.NoError(t, err)
 	l, err := minitriton.Loopback()
@@ -125,7 +125,7 @@ func (r *rig) newPartition(t testing.TB, id string, rank int) *router.Partition 
 	require.NoError(t, s.Start(t.Context(), l))
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	r.servers = append(r.servers, s)
-	return &router.Partition{
+	return &router.PartitionSpec{
 		ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: rank,
 		Endpoint: router.Endpoint{GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP},
 	}

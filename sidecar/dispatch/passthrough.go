@@ -50,7 +50,7 @@ func (d *Dispatcher) passOn(t *wire.Turn, c *call, lease router.Lease) {
 		} else {
 			d.workers.start(func() {
 				defer d.rescue(c)
-				d.answer(nil, c, d.passAgain(c, router.Hints{Avoid: lease.Process()}, 1, given))
+				d.answer(nil, c, d.passAgain(c, router.Hints{Avoid: lease.Partition()}, 1, given))
 			})
 		}
 	}
@@ -87,7 +87,7 @@ func (d *Dispatcher) passAgain(c *call, h router.Hints, repeats int, before answ
 		if now == giveAnswer || h.Sequence != nil || repeats > 0 && c.member == nil {
 			return a
 		}
-		h.Avoid = lease.Process()
+		h.Avoid = lease.Partition()
 		repeats++
 	}
 }
@@ -118,7 +118,7 @@ func (d *Dispatcher) onto(c *call, lease router.Lease) (answer, step) {
 // newOutside makes an attempt outside the queue, or an answer with an error, where the place does not have what the request asks for.
 func (d *Dispatcher) newOutside(c *call, lease router.Lease) (a *attempt, refused answer) {
 	c.member = lease.Membership()
-	a = &attempt{model: c.model, process: lease.Process(), lease: lease, calls: []*call{c}, rows: c.rows, passed: true, started: d.clock.Now()}
+	a = &attempt{model: c.model, partition: lease.Partition(), lease: lease, calls: []*call{c}, rows: c.rows, passed: true, started: d.clock.Now()}
 	if c.member != nil {
 		if c.req.Version != "" && c.req.Version != c.member.Version {
 			err := status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", c.req.Model, c.req.Version)
@@ -166,7 +166,7 @@ func (d *Dispatcher) judgedSafely(a *attempt, r result) (given answer, now step)
 // server's answer says that it succeeded. Done reports the outcome. The outcome is
 // never late, because how long a request takes depends on what it asks for. A
 // request that names no model is not an inference request, and has no outcome.
-func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition, done func(failure error), err error) {
+func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.PartitionSpec, done func(failure error), err error) {
 	t := new(ticket)
 	t.open(ctx, d, 0)
 	if model != "" {
@@ -175,7 +175,7 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 		}
 	}
 	if a, ok := t.admit(0, 0); !ok { // its front counts its bytes
-		return router.Partition{}, nil, a.err
+		return router.PartitionSpec{}, nil, a.err
 	}
 	if t.model != nil {
 		t.model.counts.arrive(t.arrived)
@@ -184,13 +184,13 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 	lease, a, ok := d.proxied(t, model)
 	if !ok {
 		t.withdraw()
-		return router.Partition{}, nil, a.err
+		return router.PartitionSpec{}, nil, a.err
 	}
 	a = answer{started: d.clock.Now(), rows: 1, passed: true}
 	if t.model != nil {
 		d.o.Observer.Arrived(model, 1, t.arrived)
 	}
-	return *lease.Process().Spec(), func(failure error) {
+	return *lease.Partition().Spec(), func(failure error) {
 		switch {
 		case failure == nil:
 			lease.Worked()

@@ -42,7 +42,7 @@ type class struct {
 
 // class returns the queue's index for a partition's class, a new one for a
 // class that is new.
-func (m *model) class(p *router.Partition) int32 {
+func (m *model) class(p *router.PartitionSpec) int32 {
 	c := class{p.GPUType, share(p)}
 	if i := slices.Index(m.classes, c); i >= 0 {
 		return int32(i)
@@ -51,7 +51,7 @@ func (m *model) class(p *router.Partition) int32 {
 	return int32(len(m.classes) - 1)
 }
 
-func share(p *router.Partition) uint32 {
+func share(p *router.PartitionSpec) uint32 {
 	if p.ThreadPercentage == 0 {
 		return 100
 	}

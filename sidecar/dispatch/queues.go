@@ -46,14 +46,14 @@ type queues struct {
 	answers []dropped // likewise
 	waits   calls     // that are queued
 	// table is the table in force, or the one that is coming into force while mu is held.
-	table      *routes
-	byID       map[queue.ModelID]*model
-	partitions map[*router.Process][]*partition // by their index
-	executors  map[queue.PartitionID]*partition // the same, by their identifiers
-	watched    clock.Timer                      // of the next watch; nil: none
-	profiles   profiles
-	retries    uint64
-	closed     bool
+	table     *routes
+	byID      map[queue.ModelID]*model
+	executors map[*router.Partition][]*executor // of each partition, by their index
+	numbered  map[queue.PartitionID]*executor   // the same, by the numbers that the scheduler has for them
+	watched   clock.Timer                       // of the next watch; nil: none
+	profiles  profiles
+	retries   uint64
+	closed    bool
 }
 
 // model finds a model by its name; nil: the table does not have it. Guarded by mu.
@@ -68,7 +68,7 @@ func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, d *Dispatcher,
 	q := &queues{
 		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped,
 		table: &routes{}, byID: make(map[queue.ModelID]*model),
-		partitions: make(map[*router.Process][]*partition), executors: make(map[queue.PartitionID]*partition),
+		executors: make(map[*router.Partition][]*executor), numbered: make(map[queue.PartitionID]*executor),
 		profiles: newProfiles(),
 	}
 	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})

@@ -39,7 +39,7 @@ func TestASequenceOnAPartitionThatIsReplaced(t *testing.T) {
 	}
 	s := openStream(t.Context(), t, client, step("first"), step("second"))
 	require.Equal(t, "first", <-old.started)
-	// The same partition, as another process.
+	// The same partition, with another server.
 	next := table(2, nil, fresh)
 	next.Partitions[0].ID = "p" + old.address
 	next.Models["m"].Places[0].Partition = "p" + old.address

@@ -16,7 +16,7 @@ import (
 // The request path's calls for spans, where there are none, allocate nothing, for the request and for the execution.
 func TestCallsWithoutSpansAllocateNothing(t *testing.T) {
 	c := &call{ticket: ticket{rows: 1}, req: &batch.Request{Model: "m"}}
-	b := &attempt{model: &model{name: "m"}, process: &router.Process{}, calls: []*call{c, c, c}}
+	b := &attempt{model: &model{name: "m"}, partition: &router.Partition{}, calls: []*call{c, c, c}}
 	a, o, now := &answer{}, &Outcome{}, time.Now()
 	var d Dispatcher
 	require.Zero(t, testing.AllocsPerRun(1000, func() {

@@ -41,7 +41,7 @@ func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
 	defer lease.Release()
 	ctx, cancel := context.WithCancel(onward(downstream.Context()))
 	defer cancel()
-	up, err := lease.Process().Conn().NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+	up, err := lease.Partition().Conn().NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
 		return forward.Status(err).Err()
 	}
@@ -125,7 +125,7 @@ type inferStream struct {
 	whyGone func() string
 
 	mu       sync.Mutex
-	ups      map[*router.Process]*upstream
+	ups      map[*router.Partition]*upstream
 	finished []*upstream
 	steps    map[any]chan struct{} // by sequenceKey or lineKey: closed once the last request of it is over
 	closed   bool                  // no further tasks
@@ -162,7 +162,7 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	}
 	defer d.admission.close()
 	ctx, cancel := context.WithCancelCause(downstream.Context())
-	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*router.Process]*upstream), steps: make(map[any]chan struct{}), less: make(chan struct{}, 1)}
+	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*router.Partition]*upstream), steps: make(map[any]chan struct{}), less: make(chan struct{}, 1)}
 	s.statuses = slices.Contains(metadata.ValueFromIncomingContext(downstream.Context(), headerStatuses), "true")
 	began := d.clock.Now()
 	s.whyGone = sync.OnceValue(func() string { return goneReason(downstream.Context(), began, d.clock.Now()) })

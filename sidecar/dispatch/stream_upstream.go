@@ -22,12 +22,12 @@ import (
 // upstream is the stream of a call to one partition, for requests of decoupled
 // models. It keeps the partition from draining only while it owes answers.
 type upstream struct {
-	process *router.Process
-	stream  grpc.ClientStream
-	cancel  context.CancelFunc
-	idle    chan struct{}   // signals that nothing is owed; one signal at most
-	pending []pendingAnswer // guarded by inferStream.mu
-	ended   bool            // guarded by inferStream.mu
+	partition *router.Partition
+	stream    grpc.ClientStream
+	cancel    context.CancelFunc
+	idle      chan struct{}   // signals that nothing is owed; one signal at most
+	pending   []pendingAnswer // guarded by inferStream.mu
+	ended     bool            // guarded by inferStream.mu
 }
 
 // pendingAnswer is a request whose last answer has not come.
@@ -88,11 +88,11 @@ func (s *inferStream) hand(r *batch.Request, p pendingAnswer) (*upstream, error)
 		if none.err != nil {
 			return nil, s.d.unserved(r, none.err)
 		}
-		up, err := s.upstream(lease.Process())
+		up, err := s.upstream(lease.Partition())
 		if err != nil {
 			lease.Release()
 			if forward.Lost(err) && h.Avoid == nil && h.Sequence == nil && s.ctx.Err() == nil {
-				h.Avoid = lease.Process()
+				h.Avoid = lease.Partition()
 				continue
 			}
 			return nil, err
@@ -110,7 +110,7 @@ func (s *inferStream) hand(r *batch.Request, p pendingAnswer) (*upstream, error)
 }
 
 // upstream finds or opens the stream to a partition.
-func (s *inferStream) upstream(p *router.Process) (*upstream, error) {
+func (s *inferStream) upstream(p *router.Partition) (*upstream, error) {
 	s.mu.Lock()
 	up := s.ups[p]
 	s.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *inferStream) upstream(p *router.Process) (*upstream, error) {
 		}
 		return nil, err
 	}
-	up = &upstream{process: p, stream: stream, cancel: cancel, idle: make(chan struct{}, 1)}
+	up = &upstream{partition: p, stream: stream, cancel: cancel, idle: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed { // the call has ended meanwhile
@@ -190,7 +190,7 @@ func (s *inferStream) relay(up *upstream) {
 		over, up.pending = up.pending, nil
 	}
 	owes := len(up.pending) > 0
-	delete(s.ups, up.process)
+	delete(s.ups, up.partition)
 	if owes {
 		s.finished = append(s.finished, up)
 	}
@@ -202,8 +202,8 @@ func (s *inferStream) relay(up *upstream) {
 	if err == nil {
 		return
 	}
-	if forward.Lost(err) && s.ctx.Err() == nil && !s.d.router.Retired(up.process) {
-		s.d.router.Lost(up.process, err)
+	if forward.Lost(err) && s.ctx.Err() == nil && !s.d.router.Retired(up.partition) {
+		s.d.router.Lost(up.partition, err)
 	}
 	if !forward.Lost(err) || owes {
 		s.cancel(err)

@@ -20,7 +20,7 @@ import (
 func manyModels(revision uint64, models, partitions int, change func(i int, m *router.Model)) *router.Table {
 	t := &router.Table{Revision: revision, Models: map[string]*router.Model{}}
 	for i := range partitions {
-		t.Partitions = append(t.Partitions, &router.Partition{ID: fmt.Sprint("p", i), GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i, Endpoint: router.Endpoint{GRPC: fmt.Sprint("127.0.0.1:", i+1)}})
+		t.Partitions = append(t.Partitions, &router.PartitionSpec{ID: fmt.Sprint("p", i), GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i, Endpoint: router.Endpoint{GRPC: fmt.Sprint("127.0.0.1:", i+1)}})
 	}
 	for i := range models {
 		name := fmt.Sprint("m", i)

@@ -284,12 +284,12 @@ func (m *model) routed(spec *router.Model, pl plan) *route {
 }
 
 // configure gives the scheduler what a table that has come into force changes. Guarded by mu.
-func (q *queues) configure(t *router.Table, changed []*route, removed []*model, change *router.Change, retired []*router.Process) {
+func (q *queues) configure(t *router.Table, changed []*route, removed []*model, change *router.Change, retired []*router.Partition) {
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
 		s.Reconfigure(now, func() {
-			for _, process := range retired {
-				for _, p := range q.partitions[process] {
+			for _, partition := range retired {
+				for _, p := range q.executors[partition] {
 					q.check(s.DrainPartition(now, p.id))
 				}
 			}
@@ -297,27 +297,27 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 			for _, m := range removed {
 				gone[m.id] = true
 			}
-			added := make(map[*router.Process][]placed)
+			added := make(map[*router.Partition][]placed)
 			for _, r := range changed {
 				on := r.spec.Places
 				if r.spec.Membership != nil {
 					on = nil // the group is there
 				}
 				for _, at := range on {
-					r.class(change.Process(at.Partition).Spec())
+					r.class(change.Partition(at.Partition).Spec())
 				}
 				if r.scheduled {
 					gone[r.id] = true
 				}
 				q.check(q.setQueue(s, now, r.model))
 				for _, at := range on {
-					if p := change.Process(at.Partition); r.maxBatch > 0 {
+					if p := change.Partition(at.Partition); r.maxBatch > 0 {
 						added[p] = append(added[p], placed{at, queue.Service{Model: r.id, Class: r.class(p.Spec()), MaxBatch: at.MaxBatch}})
 					}
 				}
 			}
 			for _, spec := range t.Partitions {
-				p := change.Process(spec.ID)
+				p := change.Partition(spec.ID)
 				q.assign(s, now, p, int32(spec.Rank), gone, added[p])
 			}
 		})

@@ -27,7 +27,7 @@ import (
 //
 // A request may end at each of these stages. It ends once: end makes the outcomes of all requests, and nothing else does.
 //
-// Waits. A request may wait for a variant of its app, for its model's load, for a process of its model, and for a merge group's place to leave the
+// Waits. A request may wait for a variant of its app, for its model's load, for a partition of its model, and for a merge group's place to leave the
 // table. All these end with the caller's context, and at until: the waits of a request do not add up. What is not such a wait is the queue, where
 // the model's SLO and its policy for late requests decide.
 type ticket struct {
@@ -162,7 +162,7 @@ func (t *ticket) gaveUp(how waited, reason string, patience answer) answer {
 	return patience
 }
 
-// lease leases a process for a request outside the queue. It waits for one that serves the model.
+// lease leases a partition for a request outside the queue. It waits for one that serves the model.
 func (t *ticket) lease(model string, h router.Hints) (router.Lease, answer) {
 	for {
 		lease, on, err := t.d.router.Acquire(model, h)
@@ -185,7 +185,7 @@ func (t *ticket) lease(model string, h router.Hints) (router.Lease, answer) {
 	}
 }
 
-// reasonTimeout: a request's own timeout passed while it waited for a process of its model.
+// reasonTimeout: a request's own timeout passed while it waited for a partition of its model.
 const reasonTimeout = "timeout"
 
 // end reports the outcome of a ticket, by its answer, and counts it out. It is the only place where outcomes are made. A further call is a fault of

@@ -17,7 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// TestATimeoutEndsEveryWait: a request's own timeout ends its wait for a process of its model, outside the queue.
+// TestATimeoutEndsEveryWait: a request's own timeout ends its wait for a partition of its model, outside the queue.
 func TestATimeoutEndsEveryWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, seen := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), OutageWait: 3 * time.Second}, table(1, func(m *router.Model) { m.Batchable = false }, &triton{address: "127.0.0.1:1"}))
@@ -35,7 +35,7 @@ func TestATimeoutEndsEveryWait(t *testing.T) {
 	})
 }
 
-// TestWaitsDoNotAddUp: a request that has waited for its model's load waits for a process of it only as long as the load could have taken.
+// TestWaitsDoNotAddUp: a request that has waited for its model's load waits for a partition of it only as long as the load could have taken.
 func TestWaitsDoNotAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &triton{address: "127.0.0.1:1"}

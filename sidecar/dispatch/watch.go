@@ -43,9 +43,9 @@ func unpredicted(a *attempt, ran time.Duration) error {
 
 // hung gives up the partition of an attempt that hangs.
 func (d *Dispatcher) hung(a *attempt, cause error) {
-	d.o.Logger.Error("a partition hangs", "partition", a.process.ID(), "model", a.model.name, "error", cause)
-	d.router.Hung(a.process, cause)
-	d.o.Hung(a.process.ID(), cause)
+	d.o.Logger.Error("a partition hangs", "partition", a.partition.ID(), "model", a.model.name, "error", cause)
+	d.router.Hung(a.partition, cause)
+	d.o.Hung(a.partition.ID(), cause)
 }
 
 // passing are the attempts outside the queue that are under way, for the watch.
@@ -86,15 +86,15 @@ func (d *Dispatcher) watchPassingSoon() {
 	}
 }
 
-// watchPassing looks for attempts outside the queue that hang. One of a process is enough: the process is lost with it.
+// watchPassing looks for attempts outside the queue that hang. One of a partition is enough: the partition is lost with it.
 func (d *Dispatcher) watchPassing() {
 	w := &d.passing
-	found := make(map[*router.Process]*attempt)
+	found := make(map[*router.Partition]*attempt)
 	now := d.clock.Now()
 	w.mu.Lock()
 	for a := range w.all {
 		if now.Sub(a.started) > hangFactor*d.o.HangFloor {
-			found[a.process] = a
+			found[a.partition] = a
 			delete(w.all, a)
 		}
 	}
@@ -116,13 +116,13 @@ func (w *passing) stop() {
 	}
 }
 
-// hanging lists the attempts that hang, each once, and one of each process.
+// hanging lists the attempts that hang, each once, and one of each partition.
 func (q *queues) hanging(floor queue.Time) (all []*attempt) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
 	busy := false
-	for _, p := range q.executors {
+	for _, p := range q.numbered {
 		a := p.running
 		if a == nil {
 			continue
@@ -134,7 +134,7 @@ func (q *queues) hanging(floor queue.Time) (all []*attempt) {
 		}
 		if !a.hung && now-a.decided > max(floor, hangFactor*predicted) {
 			a.hung = true
-			if !slices.ContainsFunc(all, func(o *attempt) bool { return o.process == a.process }) { // the process is lost with it
+			if !slices.ContainsFunc(all, func(o *attempt) bool { return o.partition == a.partition }) { // the partition is lost with it
 				all = append(all, a)
 			}
 		}

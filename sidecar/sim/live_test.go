@@ -131,7 +131,7 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 		go func() { _ = server.Serve(door) }()
 		t.Cleanup(server.Stop)
 		l.servers = append(l.servers, server)
-		table.Partitions = append(table.Partitions, &router.Partition{
+		table.Partitions = append(table.Partitions, &router.PartitionSpec{
 			ID: p.GetId(), GPU: p.GPU(), GPUType: "X", ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
 			Endpoint: router.Endpoint{GRPC: address},
 		})

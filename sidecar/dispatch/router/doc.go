@@ -7,11 +7,11 @@
 // through a lease of this package.
 //
 // Every lease is taken on the route table that is in force at that moment. One
-// lock guards the table, the state of every process and the leases. No lease is
+// lock guards the table, the state of every partition and the leases. No lease is
 // therefore granted on a place that the table in force does not have: such a place
 // stays idle once Drained reports it as idle.
 //
-// # The states of a process
+// # The states of a partition
 //
 //	          Lost            Set(down)
 //	    up ----------> lost ------------+
@@ -22,16 +22,16 @@
 //
 //	up, lost, down --- not in a new table ---> retired --- last lease ---> closed
 //
-// Only a process that is up gets leases. A process whose connection failed under a
+// Only a partition that is up gets leases. A partition whose connection failed under a
 // lease is lost: the router probes it until all its models are ready again. A
-// process that its driver has set down stays down until the driver sets it up.
+// partition that its driver has set down stays down until the driver sets it up.
 //
 // # Waiting
 //
-// A call that asks for a lease while no process of its model is up may wait. When a model has been without
+// A call that asks for a lease while no partition of its model is up may wait. When a model has been without
 // one for Options.OutageWait, its outage is declared and waiting calls fail; at
 // once, if a table takes its last place away and it is not loaded on demand. A
-// waiting call is woken when a process of its model comes up, when a new table
+// waiting call is woken when a partition of its model comes up, when a new table
 // comes into force, when the outage is declared and when the router is closed. A
-// change of another model's processes does not wake it.
+// change of another model's partitions does not wake it.
 package router

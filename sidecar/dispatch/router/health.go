@@ -102,7 +102,7 @@ func (l Lease) at() *place {
 
 // usable reports whether new executions may be sent to a place. Guarded by Router.mu.
 func (l *place) usable() bool {
-	return l.process.state == up && l.executes().health.standing != ejected
+	return l.partition.state == up && l.executes().health.standing != ejected
 }
 
 // Worked reports that an execution under the lease has succeeded.
@@ -255,7 +255,7 @@ func (f Fault) OfGroup() bool { return f.l != nil && f.l.merges }
 // convict ejects a place if that is due. Guarded by mu.
 func (r *Router) convict(l *place, row int32, cause string, n *notices) {
 	h := &l.health
-	if h.standing == ejected || l.process.state != up {
+	if h.standing == ejected || l.partition.state != up {
 		return
 	}
 	if row < patience && (h.standing != onProbation || row == 0) && !r.failsMore(l) {
@@ -286,7 +286,7 @@ func (r *Router) failsMore(l *place) bool {
 	}
 	var othersGood, othersBad uint32
 	for _, o := range m.places {
-		if o != l && o.process.state == up {
+		if o != l && o.partition.state == up {
 			othersGood += o.executes().health.good.Load()
 			othersBad += o.executes().health.bad.Load()
 		}
@@ -316,7 +316,7 @@ func (r *Router) suspend(l *place, cause string, n *notices) {
 	r.eject(l, h.period, cause, n)
 	period := h.period
 	n.say(func() {
-		r.o.Logger.Warn("a place is ejected: its executions fail", "model", l.model, "partition", l.process.ID(), "for", period, "error", cause)
+		r.o.Logger.Warn("a place is ejected: its executions fail", "model", l.model, "partition", l.partition.ID(), "for", period, "error", cause)
 	})
 }
 
@@ -363,9 +363,9 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 		h.end = nil
 	}
 	if h.standing == healthy {
-		l.process.unsettled++
+		l.partition.unsettled++
 	} else if to == healthy {
-		l.process.unsettled--
+		l.partition.unsettled--
 	}
 	h.standing, h.since = to, r.o.Clock.Now()
 	h.unsettled.Store(to != healthy)
@@ -381,7 +381,7 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 	n.places = append(n.places, l)
 	if m := r.models[l.model]; m != nil && l.merges {
 		if to == ejected {
-			m.why = l.process.ID() + ": " + h.cause
+			m.why = l.partition.ID() + ": " + h.cause
 		}
 		r.judge(m, n)
 	}
@@ -400,14 +400,14 @@ func (r *Router) keepLast(m *model, n *notices) {
 		return
 	}
 	for _, l := range m.places {
-		if l.process.state == up && l.health.standing == ejected && !l.merges {
+		if l.partition.state == up && l.health.standing == ejected && !l.merges {
 			r.stand(l, onProbation, n)
 		}
 	}
 }
 
-// forgive makes all places of a process healthy: another server has come in its place. Guarded by mu.
-func (r *Router) forgive(p *Process, n *notices) {
+// forgive makes all places of a partition healthy: another server has come in its place. Guarded by mu.
+func (r *Router) forgive(p *Partition, n *notices) {
 	for _, l := range p.places {
 		if l.health.standing != healthy {
 			r.stand(l, healthy, n)
@@ -417,9 +417,9 @@ func (r *Router) forgive(p *Process, n *notices) {
 	}
 }
 
-// Hung reports that an execution on a process does not end. Its places are ejected, as far as their models have others, and its connections are
-// replaced, so that the calls under way fail and are retried elsewhere. The process is lost then: see Lost.
-func (r *Router) Hung(p *Process, cause error) {
+// Hung reports that an execution on a partition does not end. Its places are ejected, as far as their models have others, and its connections are
+// replaced, so that the calls under way fail and are retried elsewhere. The partition is lost then: see Lost.
+func (r *Router) Hung(p *Partition, cause error) {
 	r.mu.Lock()
 	var n notices
 	if p.state != up || r.closed {
@@ -436,8 +436,8 @@ func (r *Router) Hung(p *Process, cause error) {
 	r.unlock(&n)
 }
 
-// Unsettled lists the models whose places on a process are ejected, and those on probation.
-func (r *Router) Unsettled(p *Process) (out, probed []string) {
+// Unsettled lists the models whose places on a partition are ejected, and those on probation.
+func (r *Router) Unsettled(p *Partition) (out, probed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.unsettled == 0 {
@@ -472,13 +472,13 @@ func (r *Router) Unhealthy() (all []PlaceHealth) {
 func (l *place) report() PlaceHealth {
 	h := &l.health
 	return PlaceHealth{
-		Model: l.model, Partition: l.process.ID(), Ejected: h.standing == ejected, Since: h.since, Until: h.until, Cause: h.cause,
+		Model: l.model, Partition: l.partition.ID(), Ejected: h.standing == ejected, Since: h.since, Until: h.until, Cause: h.cause,
 		Group: l.merges, Excused: h.standing == healthy && h.excused, Absent: h.absent,
 	}
 }
 
-// Other reports whether a model has a usable place on another process than p.
-func (r *Router) Other(p *Process, model string) bool {
+// Other reports whether a model has a usable place on another partition than p.
+func (r *Router) Other(p *Partition, model string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.models[model]
@@ -486,7 +486,7 @@ func (r *Router) Other(p *Process, model string) bool {
 		return false
 	}
 	for _, l := range m.places {
-		if l.process != p && l.usable() {
+		if l.partition != p && l.usable() {
 			return true
 		}
 	}

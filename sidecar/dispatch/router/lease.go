@@ -14,11 +14,11 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// Lease is the right to use one process, for one model or for none. The zero
+// Lease is the right to use one partition, for one model or for none. The zero
 // Lease is none. Release it once.
 type Lease struct {
 	r      *Router
-	p      *Process
+	p      *Partition
 	l      *place // nil: for no model
 	group  *place // of the merge group that the model runs in; nil: it runs in itself
 	member *batch.Membership
@@ -37,13 +37,13 @@ const (
 	forSteps
 )
 
-// Process is what the lease is on.
-func (l Lease) Process() *Process { return l.p }
+// Partition is what the lease is on.
+func (l Lease) Partition() *Partition { return l.p }
 
 // Valid reports whether this is a lease.
 func (l Lease) Valid() bool { return l.p != nil }
 
-// Attached is what Options.Attach made for the model on the process; nil without
+// Attached is what Options.Attach made for the model on the partition; nil without
 // a model.
 func (l Lease) Attached() any {
 	if l.l == nil {
@@ -52,22 +52,22 @@ func (l Lease) Attached() any {
 	return l.l.attached
 }
 
-// Membership describes how the model runs as rows of a merge group on the leased process; nil: it runs in itself.
+// Membership describes how the model runs as rows of a merge group on the leased partition; nil: it runs in itself.
 func (l Lease) Membership() *batch.Membership { return l.member }
 
-// Hints order the processes that a lease may be on.
+// Hints order the partitions that a lease may be on.
 type Hints struct {
-	// Avoid is leased only if no other process of the model is up.
-	Avoid *Process
-	// Sequence keeps the requests of a sequence on one process; nil: no sequence.
+	// Avoid is leased only if no other partition of the model is up.
+	Avoid *Partition
+	// Sequence keeps the requests of a sequence on one partition; nil: no sequence.
 	Sequence *Sequence
 }
 
-// Acquire leases a process for a call that runs outside the queue: a process that
-// serves the model, or any process if the model is empty. It picks the process of
+// Acquire leases a partition for a call that runs outside the queue: a partition that
+// serves the model, or any partition if the model is empty. It picks the partition of
 // the hinted sequence, or else the one with the fewest leases. Errors are gRPC
 // status errors in Triton's words. With an error comes a channel if the caller may
-// wait for a process of the model: it is to try again when the channel is closed.
+// wait for a partition of the model: it is to try again when the channel is closed.
 func (r *Router) Acquire(model string, h Hints) (l Lease, wait <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,12 +101,12 @@ func (r *Router) Acquire(model string, h Hints) (l Lease, wait <-chan struct{}, 
 	if h.Sequence != nil {
 		m.homes.put(h.Sequence, best, now)
 	}
-	return r.lease(best.process, best, forCall, now), nil, nil
+	return r.lease(best.partition, best, forCall, now), nil, nil
 }
 
-// Hold keeps a model where it is, without the use of a process: an ensemble whose steps are executed one by one, on whichever processes serve their
+// Hold keeps a model where it is, without the use of a partition: an ensemble whose steps are executed one by one, on whichever partitions serve their
 // models. While the hold lasts, the server unloads neither the ensemble nor the models that it calls, so that a step can be executed there whose
-// model the table has lost meanwhile. There is none while no process serves the model.
+// model the table has lost meanwhile. There is none while no partition serves the model.
 func (r *Router) Hold(model string) (l Lease, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,11 +118,11 @@ func (r *Router) Hold(model string) (l Lease, ok bool) {
 	if at == nil {
 		return l, false
 	}
-	return r.lease(at.process, at, forSteps, time.Time{}), true
+	return r.lease(at.partition, at, forSteps, time.Time{}), true
 }
 
-// any returns the process with the fewest leases of those that are up. Guarded by mu.
-func (r *Router) any() (best *Process) {
+// any returns the partition with the fewest leases of those that are up. Guarded by mu.
+func (r *Router) any() (best *Partition) {
 	for _, p := range r.order {
 		if p.state == up && (best == nil || p.idler(best)) {
 			best = p
@@ -132,12 +132,12 @@ func (r *Router) any() (best *Process) {
 }
 
 // leastBusy returns the place with the fewest leases among the usable ones. The
-// process to avoid is taken only if no other is usable. A place on probation is taken
+// partition to avoid is taken only if no other is usable. A place on probation is taken
 // while it has no lease, or if there is no other. Guarded by Router.mu.
-func (m *model) leastBusy(avoid *Process) (best *place) {
+func (m *model) leastBusy(avoid *Partition) (best *place) {
 	var probed *place
 	for _, l := range m.places {
-		p := l.process
+		p := l.partition
 		if !l.usable() {
 			continue
 		}
@@ -145,19 +145,19 @@ func (m *model) leastBusy(avoid *Process) (best *place) {
 			probed = l
 			continue
 		}
-		if best == nil || best.process == avoid || p.idler(best.process) && p != avoid {
+		if best == nil || best.partition == avoid || p.idler(best.partition) && p != avoid {
 			best = l
 		}
 	}
-	if best == nil || best.process == avoid && probed != nil && probed.process != avoid {
+	if best == nil || best.partition == avoid && probed != nil && probed.partition != avoid {
 		return cmp.Or(probed, best)
 	}
 	return best
 }
 
-// Take leases the process that the queue chose for a batch. It fails if the
-// process is not up or no longer serves the model.
-func (r *Router) Take(p *Process, model string) (Lease, error) {
+// Take leases the partition that the queue chose for a batch. It fails if the
+// partition is not up or no longer serves the model.
+func (r *Router) Take(p *Partition, model string) (Lease, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := p.places[model]
@@ -168,7 +168,7 @@ func (r *Router) Take(p *Process, model string) (Lease, error) {
 }
 
 // lease counts a lease in. Guarded by mu.
-func (r *Router) lease(p *Process, l *place, of use, now time.Time) Lease {
+func (r *Router) lease(p *Partition, l *place, of use, now time.Time) Lease {
 	p.leases++
 	lease := Lease{r: r, p: p, l: l, use: of}
 	if l != nil {
@@ -232,13 +232,13 @@ func (l *place) left() {
 		return
 	}
 	idle(&l.drains)
-	if !l.current && l.process.places[l.model] == l {
-		delete(l.process.places, l.model)
+	if !l.current && l.partition.places[l.model] == l {
+		delete(l.partition.places, l.model)
 	}
 }
 
-// Alone returns 0 if the process has other leases, holds left out. Otherwise it returns a number
-// that is another one once a further lease has been granted on the process.
+// Alone returns 0 if the partition has other leases, holds left out. Otherwise it returns a number
+// that is another one once a further lease has been granted on the partition.
 func (l Lease) Alone() uint64 {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
@@ -248,20 +248,20 @@ func (l Lease) Alone() uint64 {
 	return l.p.begun
 }
 
-// Outside returns how many leases on the process were not taken for the queue.
+// Outside returns how many leases on the partition were not taken for the queue.
 func (l Lease) Outside() int {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
 	return l.p.outside
 }
 
-// drain is one call of Drained: it waits until its processes or places are idle.
+// drain is one call of Drained: it waits until its partitions or places are idle.
 type drain struct {
-	busy int           // processes or places that still have leases
+	busy int           // partitions or places that still have leases
 	idle chan struct{} // closed when busy is 0
 }
 
-// idle takes one process or place off each drain, closes the drains that have
+// idle takes one partition or place off each drain, closes the drains that have
 // none left, and empties the list.
 func idle(all *[]*drain) {
 	for _, d := range *all {
@@ -275,7 +275,7 @@ func idle(all *[]*drain) {
 // Drained returns a channel that is closed when the last lease is released. With a
 // model, the leases are those on the model's place in the partition, whether or not
 // the table in force has the partition: call it after the Commit that removed the
-// place. Without a model, the leases are those on retired processes of that
+// place. Without a model, the leases are those on retired partitions of that
 // partition: wait for it before stopping one. An unknown partition or place counts
 // as idle.
 func (r *Router) Drained(partition, model string) <-chan struct{} {

@@ -12,7 +12,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// Probing intervals of a process that was lost.
+// Probing intervals of a partition that was lost.
 const (
 	firstProbe = 20 * time.Millisecond
 	lastProbe  = time.Second
@@ -20,10 +20,10 @@ const (
 	leastPatience = 100 * time.Millisecond
 )
 
-// probe asks a lost process for its readiness, until all its models are ready, its
+// probe asks a lost partition for its readiness, until all its models are ready, its
 // driver has set it down, the table in force no longer has it, or the router is
 // closed.
-func (r *Router) probe(p *Process) {
+func (r *Router) probe(p *Partition) {
 	for wait := firstProbe; ; wait = min(2*wait, lastProbe) {
 		rung := make(chan struct{})
 		timer := r.o.Clock.After(wait, func() { close(rung) })
@@ -39,8 +39,8 @@ func (r *Router) probe(p *Process) {
 	}
 }
 
-// probed returns what a process should serve, and whether it is still lost.
-func (r *Router) probed(p *Process) (models []string, isLost bool) {
+// probed returns what a partition should serve, and whether it is still lost.
+func (r *Router) probed(p *Partition) (models []string, isLost bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || p.state != lost {
@@ -55,10 +55,10 @@ func (r *Router) probed(p *Process) (models []string, isLost bool) {
 	return models, true
 }
 
-// ready reports whether a process is live and has all the models ready. Patience
+// ready reports whether a partition is live and has all the models ready. Patience
 // limits each answer and not their sum: a busy server with many models takes longer
 // for all of them.
-func (r *Router) ready(p *Process, models []string, patience time.Duration) bool {
+func (r *Router) ready(p *Partition, models []string, patience time.Duration) bool {
 	p.conn.Reconnect()
 	client := tritonpb.NewGRPCInferenceServiceClient(p.conn)
 	says := func(ask func(ctx context.Context) (bool, error)) bool {
@@ -84,9 +84,9 @@ func (r *Router) ready(p *Process, models []string, patience time.Duration) bool
 	return true
 }
 
-// found sets a lost process that answers again up. It reports whether the probe is
+// found sets a lost partition that answers again up. It reports whether the probe is
 // over.
-func (r *Router) found(p *Process) bool {
+func (r *Router) found(p *Partition) bool {
 	var n notices
 	r.mu.Lock()
 	defer r.unlock(&n)

@@ -25,29 +25,29 @@ type Options struct {
 	// Clock is clock.System() unless given.
 	Clock  clock.Clock
 	Logger *slog.Logger
-	// OutageWait is how long a request may wait for a model none of whose processes
+	// OutageWait is how long a request may wait for a model none of whose partitions
 	// is up. Zero means 30 seconds.
 	OutageWait time.Duration
-	// Forward is how processes are connected to.
+	// Forward is how partitions are connected to.
 	Forward forward.Options
-	// SharedMemoryBytes is the most memory that each process on the same host may
+	// SharedMemoryBytes is the most memory that each partition on the same host may
 	// share with Conch. Zero means none.
 	SharedMemoryBytes int64
 
-	// ProcessChanged is called when a process has come up or is no longer up.
+	// PartitionChanged is called when a partition has come up or is no longer up.
 	// ModelChanged is called when a model's outage was declared or is over. Calls may
 	// overtake each other: ask Up and Out for the present state. No lock is held.
-	ProcessChanged func(*Process)
-	ModelChanged   func(model string)
+	PartitionChanged func(*Partition)
+	ModelChanged     func(model string)
 	// PlaceChanged is called when a place was ejected, is on probation, or is healthy again. No lock is held. Calls may overtake each other: ask
 	// Unsettled for the present state.
-	PlaceChanged func(*Process, PlaceHealth)
+	PlaceChanged func(*Partition, PlaceHealth)
 	// Busy is called with a span of time as long as a partition has worked, of late: while it had
 	// leases for models, and of one that runs several batches at once in part while it had fewer than those. The spans of a partition do not overlap. No lock is held.
 	Busy func(partition string, from, to time.Time)
-	// Attach makes the caller's value for a model on a process, which Lease.Attached
+	// Attach makes the caller's value for a model on a partition, which Lease.Attached
 	// returns.
-	Attach func(model string, p *Process) any
+	Attach func(model string, p *Partition) any
 	// Unknown is the error for a lease on a model that has no route.
 	Unknown func(model string) error
 }
@@ -62,14 +62,14 @@ func (o Options) withDefaults() Options {
 	if o.OutageWait <= 0 {
 		o.OutageWait = 30 * time.Second
 	}
-	if o.ProcessChanged == nil {
-		o.ProcessChanged = func(*Process) {}
+	if o.PartitionChanged == nil {
+		o.PartitionChanged = func(*Partition) {}
 	}
 	if o.ModelChanged == nil {
 		o.ModelChanged = func(string) {}
 	}
 	if o.PlaceChanged == nil {
-		o.PlaceChanged = func(*Process, PlaceHealth) {}
+		o.PlaceChanged = func(*Partition, PlaceHealth) {}
 	}
 	if o.Busy == nil {
 		o.Busy = func(string, time.Time, time.Time) {}
@@ -78,7 +78,7 @@ func (o Options) withDefaults() Options {
 		o.Unknown = func(model string) error { return new(Table).Unknown(model, "") }
 	}
 	if o.Attach == nil {
-		o.Attach = func(string, *Process) any { return nil }
+		o.Attach = func(string, *Partition) any { return nil }
 	}
 	return o
 }
@@ -90,19 +90,19 @@ type Router struct {
 	cancel     context.CancelFunc
 	tasks      sync.WaitGroup
 
-	mu        sync.Mutex          // guards what follows, and the state of processes, places and models
-	models    map[string]*model   // of the table in force
-	processes map[string]*Process // of the table in force, by partition
-	order     []*Process          // those, in the table's order
-	retired   []*Process          // not in the table in force, and leased
-	downs     map[string]string   // partitions that their driver has set down, and why
-	closed    bool
+	mu         sync.Mutex            // guards what follows, and the state of partitions, places and models
+	models     map[string]*model     // of the table in force
+	partitions map[string]*Partition // of the table in force, by name
+	order      []*Partition          // those, in the table's order
+	retired    []*Partition          // not in the table in force, and leased
+	downs      map[string]string     // partitions that their driver has set down, and why
+	closed     bool
 }
 
 // New makes a router without a table.
 func New(o Options) *Router {
 	r := &Router{
-		o: o.withDefaults(), models: make(map[string]*model), processes: make(map[string]*Process), downs: make(map[string]string),
+		o: o.withDefaults(), models: make(map[string]*model), partitions: make(map[string]*Partition), downs: make(map[string]string),
 	}
 	r.background, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -113,13 +113,13 @@ type model struct {
 	name   string
 	spec   *Model   // in the table in force
 	places []*place // of the table in force
-	up     int      // places whose process is up
+	up     int      // places whose partition is up
 	// changed is closed when calls that wait for a place should try again; nil: no
 	// call waits.
 	changed chan struct{}
 	outage  clock.Timer // runs while no place is up and out is false
 	out     bool        // no place was up for Options.OutageWait
-	why     string      // the process that stopped being up last, and why
+	why     string      // the partition that stopped being up last, and why
 	homes   homes
 }
 
@@ -152,14 +152,14 @@ func (m *model) outageError() error {
 
 var errClosed = status.Error(codes.Unavailable, "Server is exiting: the request was not served")
 
-// notices are the processes and models whose callbacks are to be called once the
+// notices are the partitions and models whose callbacks are to be called once the
 // lock is released.
 type notices struct {
-	processes []*Process
-	models    []string
-	places    []*place
-	said      []func() // to be logged
-	memories  []*shm.Pool
+	partitions []*Partition
+	models     []string
+	places     []*place
+	said       []func() // to be logged
+	memories   []*shm.Pool
 }
 
 // discard gives up memory of servers that are not up, which unmaps what is not lent.
@@ -179,15 +179,15 @@ func (r *Router) unlock(n *notices) {
 	for _, log := range n.said {
 		log()
 	}
-	for _, p := range n.processes {
-		r.o.ProcessChanged(p)
+	for _, p := range n.partitions {
+		r.o.PartitionChanged(p)
 	}
 	for _, m := range n.models {
 		r.o.ModelChanged(m)
 	}
 	for _, l := range n.places {
 		r.mu.Lock()
-		now, p := l.report(), l.process
+		now, p := l.report(), l.partition
 		r.mu.Unlock()
 		r.o.PlaceChanged(p, now)
 	}
@@ -197,7 +197,7 @@ func (r *Router) unlock(n *notices) {
 type Change struct {
 	r     *Router
 	table *Table
-	fresh map[string]*Process
+	fresh map[string]*Partition
 	kept  map[string]bool // models
 	// changed are the models that are not kept, removed the names of those that the table does not have any more.
 	changed []*Model
@@ -206,20 +206,20 @@ type Change struct {
 	places []*place
 }
 
-// Prepare checks a table and connects to the processes that are new in it. It
+// Prepare checks a table and connects to the partitions that are new in it. It
 // changes nothing: Commit or Discard the change. One change may be open at a time.
 func (r *Router) Prepare(t *Table) (*Change, error) {
 	if err := t.Check(); err != nil {
 		return nil, err
 	}
-	c := &Change{r: r, table: t, fresh: make(map[string]*Process)}
+	c := &Change{r: r, table: t, fresh: make(map[string]*Partition)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, fmt.Errorf("%w %d: the router is closed", ErrTable, t.Revision)
 	}
 	for _, spec := range t.Partitions {
-		if p := r.processes[spec.ID]; p != nil && p.same(spec) {
+		if p := r.partitions[spec.ID]; p != nil && p.same(spec) {
 			continue
 		}
 		p, err := r.dial(spec)
@@ -245,18 +245,18 @@ func (r *Router) Prepare(t *Table) (*Change, error) {
 	return c, nil
 }
 
-// Kept reports whether a model of the new table is as it was, on the same processes.
+// Kept reports whether a model of the new table is as it was, on the same partitions.
 func (c *Change) Kept(model string) bool { return c.kept[model] }
 
-// Process returns the process of a partition of the new table: one that keeps
+// Partition returns a partition of the new table by its name: one that keeps
 // running, or a new one.
-func (c *Change) Process(partition string) *Process {
+func (c *Change) Partition(partition string) *Partition {
 	if p := c.fresh[partition]; p != nil {
 		return p
 	}
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	return c.r.processes[partition]
+	return c.r.partitions[partition]
 }
 
 // Discard closes the connections that Prepare has made.
@@ -268,9 +268,9 @@ func (c *Change) Discard() {
 
 // Commit brings the table into force: from then on no lease is granted on a place
 // that the table does not have. It does not wait for the leases on such places. It
-// returns the processes that it retired. It does not call ProcessChanged and
+// returns the partitions that it retired. It does not call PartitionChanged and
 // ModelChanged: ask Up and Out. Notify calls PlaceChanged.
-func (c *Change) Commit() (retired []*Process) {
+func (c *Change) Commit() (retired []*Partition) {
 	r, t := c.r, c.table
 	var n notices
 	r.mu.Lock()
@@ -283,18 +283,18 @@ func (c *Change) Commit() (retired []*Process) {
 		c.Discard()
 		return nil
 	}
-	order := make([]*Process, 0, len(t.Partitions))
-	named := make(map[string]*Process, len(t.Partitions))
+	order := make([]*Partition, 0, len(t.Partitions))
+	named := make(map[string]*Partition, len(t.Partitions))
 	for _, spec := range t.Partitions {
 		p := c.fresh[spec.ID]
 		if p == nil {
-			p = r.processes[spec.ID]
+			p = r.partitions[spec.ID]
 		}
 		p.spec.Store(spec)
 		named[spec.ID] = p
 		order = append(order, p)
 	}
-	for id, p := range r.processes {
+	for id, p := range r.partitions {
 		if named[id] != p {
 			retired = append(retired, p)
 		}
@@ -302,7 +302,7 @@ func (c *Change) Commit() (retired []*Process) {
 	for _, p := range retired {
 		r.retire(p)
 	}
-	r.processes, r.order = named, order
+	r.partitions, r.order = named, order
 	r.occupy(c, &n)
 	for id, why := range r.downs {
 		if p := named[id]; p == nil {
@@ -343,16 +343,16 @@ func (r *Router) occupy(c *Change, n *notices) {
 		m.places, m.up = make([]*place, 0, len(spec.Places)), 0
 		m.homes.idle = idleTime(spec)
 		for _, s := range spec.Places {
-			l := r.placeOf(r.processes[s.Partition], name)
+			l := r.placeOf(r.partitions[s.Partition], name)
 			if !l.current {
 				r.stand(l, healthy, n)
 			}
 			l.current, l.merges = true, spec.Internal
 			if l.member, l.group = spec.Membership, nil; spec.Membership != nil {
-				l.group = r.placeOf(r.processes[s.Partition], spec.Membership.Group)
+				l.group = r.placeOf(r.partitions[s.Partition], spec.Membership.Group)
 			}
 			m.places = append(m.places, l)
-			if l.process.state == up {
+			if l.partition.state == up {
 				m.up++
 			}
 		}
@@ -377,22 +377,22 @@ func (m *model) leave(now []*place) {
 			continue
 		}
 		l.current = false
-		if l.leases == 0 && l.process.places[l.model] == l {
-			delete(l.process.places, l.model)
+		if l.leases == 0 && l.partition.places[l.model] == l {
+			delete(l.partition.places, l.model)
 		}
 	}
 }
 
-// retiredAndNamed lists the processes of the table in force and the retired ones.
+// retiredAndNamed lists the partitions of the table in force and the retired ones.
 // Guarded by mu.
-func (r *Router) retiredAndNamed() []*Process { return slices.Concat(r.order, r.retired) }
+func (r *Router) retiredAndNamed() []*Partition { return slices.Concat(r.order, r.retired) }
 
-// failing reports whether a model is a merge group that has no healthy place: its requests do not wait for one longer than for a process.
+// failing reports whether a model is a merge group that has no healthy place: its requests do not wait for one longer than for a partition.
 func (m *model) failing() bool {
-	return m.spec.Internal && !slices.ContainsFunc(m.places, func(l *place) bool { return l.process.state == up && l.health.standing == healthy })
+	return m.spec.Internal && !slices.ContainsFunc(m.places, func(l *place) bool { return l.partition.state == up && l.health.standing == healthy })
 }
 
-// judge ends a model's outage and stops its timer if one of its processes is up and
+// judge ends a model's outage and stops its timer if one of its partitions is up and
 // it is not failing. Else it starts the timer, unless that runs or the outage is
 // declared. Guarded by mu.
 func (r *Router) judge(m *model, n *notices) {
@@ -454,7 +454,7 @@ func (r *Router) Out(model string) error {
 	}
 }
 
-// Close closes all connections. Calls that wait for a process fail with UNAVAILABLE.
+// Close closes all connections. Calls that wait for a partition fail with UNAVAILABLE.
 func (r *Router) Close() error {
 	r.mu.Lock()
 	if r.closed {

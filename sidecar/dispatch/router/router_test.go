@@ -29,17 +29,17 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // table has partitions by the models that they serve. Nothing listens at their endpoints: leases need no connection. A name such as
-// "p0/2" is partition p0 as its second process.
+// "p0/2" is partition p0 with a second endpoint.
 func table(revision uint64, partitions map[string][]string) *router.Table {
 	t := &router.Table{Revision: revision, Models: map[string]*router.Model{}}
 	for _, name := range slices.Sorted(maps.Keys(partitions)) {
 		var id string
-		var process int
-		if n, _ := fmt.Sscanf(name, "p%1s/%d", &id, &process); n == 0 {
+		var endpoint int
+		if n, _ := fmt.Sscanf(name, "p%1s/%d", &id, &endpoint); n == 0 {
 			panic(name)
 		}
 		id = "p" + id
-		t.Partitions = append(t.Partitions, &router.Partition{ID: id, GPUType: "T", Endpoint: router.Endpoint{GRPC: fmt.Sprintf("unix:/nobody/%s-%d", id, process)}})
+		t.Partitions = append(t.Partitions, &router.PartitionSpec{ID: id, GPUType: "T", Endpoint: router.Endpoint{GRPC: fmt.Sprintf("unix:/nobody/%s-%d", id, endpoint)}})
 		for _, model := range partitions[name] {
 			m := t.Models[model]
 			if m == nil {
@@ -72,7 +72,7 @@ func tryLease(r *router.Router, model string) (router.Lease, error) {
 	return l, err
 }
 
-// await leases a process, and waits for one as long as it may.
+// await leases a partition, and waits for one as long as it may.
 func await(ctx context.Context, r *router.Router, model string) (router.Lease, error) {
 	for {
 		l, on, err := r.Acquire(model, router.Hints{})
@@ -103,13 +103,13 @@ func TestLeasesAreOnTheTableInForce(t *testing.T) {
 	commit(t, r, table(1, map[string][]string{"p0": {"a", "b"}, "p1": {"b"}}))
 	before, err := tryLease(r, "a")
 	require.NoError(t, err)
-	require.Equal(t, "p0", before.Process().ID())
+	require.Equal(t, "p0", before.Partition().ID())
 
 	commit(t, r, table(2, map[string][]string{"p0": {"b"}, "p1": {"a", "b"}}))
 	after, err := tryLease(r, "a")
 	require.NoError(t, err)
-	require.Equal(t, "p1", after.Process().ID())
-	_, err = r.Take(before.Process(), "a")
+	require.Equal(t, "p1", after.Partition().ID())
+	_, err = r.Take(before.Partition(), "a")
 	require.Error(t, err, "the queue is not given what was taken away")
 
 	drained := r.Drained("p0", "a")
@@ -122,9 +122,9 @@ func TestLeasesAreOnTheTableInForce(t *testing.T) {
 	require.True(t, isClosed(r.Drained("p0", "a")))
 }
 
-// TestAReplacedProcessDrains: a partition with a new endpoint is another process. The first process is idle when its leases are released,
+// TestAReplacedPartitionDrains: a partition with a new endpoint is another one of the same name. The first is idle when its leases are released,
 // whatever leases the second one has.
-func TestAReplacedProcessDrains(t *testing.T) {
+func TestAReplacedPartitionDrains(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
 	old, err := tryLease(r, "a")
@@ -132,8 +132,8 @@ func TestAReplacedProcessDrains(t *testing.T) {
 	commit(t, r, table(2, map[string][]string{"p0/2": {"a"}}))
 	fresh, err := tryLease(r, "a")
 	require.NoError(t, err)
-	require.NotSame(t, old.Process(), fresh.Process())
-	require.True(t, r.Retired(old.Process()))
+	require.NotSame(t, old.Partition(), fresh.Partition())
+	require.True(t, r.Retired(old.Partition()))
 	drained := r.Drained("p0", "")
 	require.False(t, isClosed(drained))
 	old.Release()
@@ -186,12 +186,12 @@ func TestWhoWaitsForAModel(t *testing.T) {
 	})
 }
 
-// TestTheDriverHasTheLastWord: a partition that is set down before a table has it starts down, and a lost process that its driver sets down
+// TestTheDriverHasTheLastWord: a partition that is set down before a table has it starts down, and a lost partition that its driver sets down
 // and then up is up.
 func TestTheDriverHasTheLastWord(t *testing.T) {
 	var changes []bool
 	var r *router.Router
-	r = newRouter(t, router.Options{ProcessChanged: func(p *router.Process) { changes = append(changes, r.Up(p)) }})
+	r = newRouter(t, router.Options{PartitionChanged: func(p *router.Partition) { changes = append(changes, r.Up(p)) }})
 	r.Set("p0", false, "starting")
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
 	_, err := tryLease(r, "a")
@@ -199,35 +199,35 @@ func TestTheDriverHasTheLastWord(t *testing.T) {
 	r.Set("p0", true, "")
 	l, err := tryLease(r, "a")
 	require.NoError(t, err)
-	r.Lost(l.Process(), errors.New("gone"))
-	r.Lost(l.Process(), errors.New("gone"))
-	require.False(t, r.Up(l.Process()))
+	r.Lost(l.Partition(), errors.New("gone"))
+	r.Lost(l.Partition(), errors.New("gone"))
+	require.False(t, r.Up(l.Partition()))
 	r.Set("p0", false, "dead")
 	require.Equal(t, "dead", r.Partitions()[0].Reason)
 	r.Set("p0", true, "")
-	require.True(t, r.Up(l.Process()))
+	require.True(t, r.Up(l.Partition()))
 	require.Equal(t, []bool{true, false, true}, changes)
 	l.Release()
 }
 
-// TestNewsOfTheDriverDoNotUndoALoss: the driver reports a process as up until it has noticed its end. The request path notices that earlier.
+// TestNewsOfTheDriverDoNotUndoALoss: the driver reports a partition as up until it has noticed its end. The request path notices that earlier.
 func TestNewsOfTheDriverDoNotUndoALoss(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
 	l, err := tryLease(r, "a")
 	require.NoError(t, err)
 	defer l.Release()
-	r.Lost(l.Process(), errors.New("gone"))
+	r.Lost(l.Partition(), errors.New("gone"))
 	r.Set("p0", true, "")
-	require.False(t, r.Up(l.Process()), "nothing answers there")
+	require.False(t, r.Up(l.Partition()), "nothing answers there")
 	_, err = tryLease(r, "a")
 	require.Equal(t, codes.Unavailable, status.Code(err), "what is retried waits")
 	r.Set("p0", false, "dead")
 	r.Set("p0", true, "")
-	require.True(t, r.Up(l.Process()), "another was started")
+	require.True(t, r.Up(l.Partition()), "another was started")
 }
 
-// TestNobodyIsLeasedWhatWasTakenAway checks random tables, processes and leases against a simple model of them.
+// TestNobodyIsLeasedWhatWasTakenAway checks random tables, partitions and leases against a simple model of them.
 func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := router.New(router.Options{Clock: clock.Timers()})
@@ -280,7 +280,7 @@ func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 					return
 				}
 				require.NoError(t, err)
-				require.Contains(t, at, l.Process().ID())
+				require.Contains(t, at, l.Partition().ID())
 				leases = append(leases, &lease{Lease: l, model: model})
 			},
 			"release": func(t *rapid.T) {
@@ -305,7 +305,7 @@ func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 				}
 				d.idle = r.Drained(d.partition, d.model)
 				for _, l := range leases {
-					if l.Process().ID() == d.partition && (l.model == d.model || d.model == "" && r.Retired(l.Process())) {
+					if l.Partition().ID() == d.partition && (l.model == d.model || d.model == "" && r.Retired(l.Partition())) {
 						d.left++
 						l.drains = append(l.drains, d)
 					}
@@ -399,18 +399,18 @@ func TestALostServerWithManyModelsIsFoundAgain(t *testing.T) {
 	routes := table(1, map[string][]string{"p0": models})
 	routes.Partitions[0].Endpoint.GRPC = l.Addr().String()
 	changed := make(chan struct{}, 10)
-	r := newRouter(t, router.Options{ProcessChanged: func(*router.Process) { changed <- struct{}{} }})
+	r := newRouter(t, router.Options{PartitionChanged: func(*router.Partition) { changed <- struct{}{} }})
 	commit(t, r, routes)
 	held, err := tryLease(r, "m0")
 	require.NoError(t, err)
 	defer held.Release()
-	r.Lost(held.Process(), errors.New("gone"))
+	r.Lost(held.Partition(), errors.New("gone"))
 	<-changed
 	select {
 	case <-changed:
 	case <-time.After(30 * time.Second):
 	}
-	require.True(t, r.Up(held.Process()))
+	require.True(t, r.Up(held.Partition()))
 }
 
 // TestACallAfterTheServerIsUpAgainKeepsItsConnection: what ends the calls of a partition that is down does not reach calls of its next server.

@@ -66,10 +66,10 @@ func idleTime(m *Model) time.Duration {
 }
 
 // homes holds the place of every sequence of a model, because the state of a
-// sequence is in one server. A sequence starts on the process with the fewest
+// sequence is in one server. A sequence starts on the partition with the fewest
 // leases and stays there. A start request of one that was idle for longer than its
-// model allows, or whose place is ejected, is placed anew. When the process is no longer up, the state is lost:
-// the next request reaches another process, and Triton answers that the sequence
+// model allows, or whose place is ejected, is placed anew. When the partition is no longer up, the state is lost:
+// the next request reaches another partition, and Triton answers that the sequence
 // must start again. Guarded by Router.mu.
 type homes struct {
 	of   map[SequenceID]*home
@@ -86,14 +86,14 @@ type home struct {
 }
 
 // find returns the place of a sequence. It returns nil if there is none, if the
-// place is no longer in the table or its process is not up, or if the request starts
+// place is no longer in the table or its partition is not up, or if the request starts
 // a sequence whose name was idle for longer than homes.idle or whose place is ejected.
 func (s *homes) find(q *Sequence, now time.Time) *place {
 	h := s.of[q.ID]
 	if h == nil {
 		return nil
 	}
-	if !h.place.current || h.place.process.state != up || q.Start && (now.Sub(h.used) > s.idle || !h.place.usable()) {
+	if !h.place.current || h.place.partition.state != up || q.Start && (now.Sub(h.used) > s.idle || !h.place.usable()) {
 		s.drop(h)
 		return nil
 	}

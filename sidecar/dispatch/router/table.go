@@ -28,7 +28,7 @@ type Table struct {
 	// Revision is the plan's, for logs and metrics.
 	Revision   uint64
 	Models     map[string]*Model
-	Partitions []*Partition
+	Partitions []*PartitionSpec
 	// Absent are models that the repository has and that are not served, because they
 	// are unloaded or their servers refused them, with the versions that would be
 	// served. Requests for them get other errors than those for unknown models: see
@@ -96,8 +96,8 @@ func (p Place) Runs(execution int) bool { return max(1, p.Executions)>>execution
 // Needs is how many executions at once the partition has at least, for the model to have those that Executions names.
 func (p Place) Needs() int { return bits.Len64(max(1, p.Executions)) }
 
-// Partition is a share of one GPU, served by one Triton process; of a server that others run, what that server has: it may be several GPUs.
-type Partition struct {
+// PartitionSpec is a partition as a table has it: a share of one GPU, served by one Triton server; of a server that others run, what that server has: it may be several GPUs.
+type PartitionSpec struct {
 	ID, GPU, GPUType string
 	ThreadPercentage uint32
 	// Rank orders free partitions: low ranks are used first.
@@ -107,7 +107,7 @@ type Partition struct {
 	Endpoint   Endpoint
 }
 
-// Endpoint is where a Triton process listens: host:port or unix:PATH.
+// Endpoint is where the server of a partition listens: host:port or unix:PATH.
 type Endpoint struct {
 	GRPC, HTTP, Metrics string
 }
@@ -117,7 +117,7 @@ var ErrTable = errors.New("route table")
 
 // Check returns an error that wraps ErrTable for a table that contradicts itself.
 func (t *Table) Check() error {
-	known := make(map[string]*Partition, len(t.Partitions))
+	known := make(map[string]*PartitionSpec, len(t.Partitions))
 	for _, p := range t.Partitions {
 		if p.ID == "" || known[p.ID] != nil {
 			return fmt.Errorf("%w %d: partition id %q is empty or given twice", ErrTable, t.Revision, p.ID)

@@ -112,7 +112,7 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 		require.NoError(t, s.Start(t.Context(), l))
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		e := s.Endpoint()
-		table.Partitions = append(table.Partitions, &router.Partition{ID: id, ThreadPercentage: 100,
+		table.Partitions = append(table.Partitions, &router.PartitionSpec{ID: id, ThreadPercentage: 100,
 			Endpoint: router.Endpoint{GRPC: e.GRPC, HTTP: e.HTTP, Metrics: e.Metrics}})
 		echoModel.Places = append(echoModel.Places, router.Place{Partition: id})
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 )
 
-// state of a process; see the package's comment.
+// state of a partition; see the package's comment.
 type state uint8
 
 const (
@@ -27,10 +27,11 @@ const (
 	closed
 )
 
-// Process is one Triton server that runs as a partition. A partition whose
-// endpoint, GPU type or share has changed is another process.
-type Process struct {
-	spec   atomic.Pointer[Partition] // under the latest table that named it; its rank may change
+// Partition is what the router has of a partition: the connection to its Triton
+// server, the server's state, and the leases. Where a table changes a partition's
+// endpoint, GPU type or share, it is retired, and a fresh Partition takes its name.
+type Partition struct {
+	spec   atomic.Pointer[PartitionSpec] // under the latest table that named it; its rank may change
 	conn   *forward.Conn
 	memory *shm.Pool // nil: none is shared with its server
 
@@ -53,15 +54,15 @@ type Process struct {
 	unsettled int
 }
 
-// place is a model on a process.
+// place is a model on a partition.
 type place struct {
-	process  *Process
-	model    string
-	current  bool // the table in force has it
-	leases   int
-	attached any
-	drains   []*drain // calls that wait until there are no leases
-	// member and group are set if the model runs as rows of a merge group: group is that group's place on the process. Nil: it runs in itself.
+	partition *Partition
+	model     string
+	current   bool // the table in force has it
+	leases    int
+	attached  any
+	drains    []*drain // calls that wait until there are no leases
+	// member and group are set if the model runs as rows of a merge group: group is that group's place on the partition. Nil: it runs in itself.
 	member *batch.Membership
 	group  *place
 	merges bool // the model is a merge group
@@ -69,10 +70,10 @@ type place struct {
 }
 
 // load is how many leases something executes under. Guarded by Router.mu.
-func (p *Process) load() int { return p.leases - p.holds }
+func (p *Partition) load() int { return p.leases - p.holds }
 
 // works counts the leases for a model up to now. Guarded by Router.mu.
-func (p *Process) works(now time.Time) {
+func (p *Partition) works(now time.Time) {
 	if !now.After(p.since) {
 		return
 	}
@@ -82,32 +83,32 @@ func (p *Process) works(now time.Time) {
 	p.since = now
 }
 
-// idler reports whether a process has fewer leases than another, for each batch that it runs at once. Guarded by Router.mu.
-func (p *Process) idler(o *Process) bool {
+// idler reports whether a partition has fewer leases than another, for each batch that it runs at once. Guarded by Router.mu.
+func (p *Partition) idler(o *Partition) bool {
 	return p.load()*max(1, o.Spec().Executions) < o.load()*max(1, p.Spec().Executions)
 }
 
 // Spec is the partition under the latest table that named it.
-func (p *Process) Spec() *Partition { return p.spec.Load() }
+func (p *Partition) Spec() *PartitionSpec { return p.spec.Load() }
 
 // ID is the partition's name.
-func (p *Process) ID() string { return p.spec.Load().ID }
+func (p *Partition) ID() string { return p.spec.Load().ID }
 
 // Conn is the connection to the server. Calls need a lease.
-func (p *Process) Conn() *forward.Conn { return p.conn }
+func (p *Partition) Conn() *forward.Conn { return p.conn }
 
 // Memory is the memory that the server shares with Conch, nil for none.
-func (p *Process) Memory() *shm.Pool { return p.memory }
+func (p *Partition) Memory() *shm.Pool { return p.memory }
 
-// dial makes a process.
-func (r *Router) dial(spec *Partition) (*Process, error) {
+// dial makes a Partition of its specification.
+func (r *Router) dial(spec *PartitionSpec) (*Partition, error) {
 	o := r.o.Forward
 	o.HTTP = spec.Endpoint.HTTP
 	conn, err := forward.Dial(spec.Endpoint.GRPC, o)
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{conn: conn, places: make(map[string]*place)}
+	p := &Partition{conn: conn, places: make(map[string]*place)}
 	p.spec.Store(spec)
 	if r.o.SharedMemoryBytes > 0 && shm.SameHost(spec.Endpoint.GRPC) {
 		p.memory = shm.New(registrar{tritonpb.NewGRPCInferenceServiceClient(conn)}, shm.Options{Limit: r.o.SharedMemoryBytes, Logger: r.o.Logger})
@@ -115,25 +116,25 @@ func (r *Router) dial(spec *Partition) (*Process, error) {
 	return p, nil
 }
 
-// close closes the connection and the shared memory of the process.
-func (p *Process) close() error {
+// close closes the connection and the shared memory of the partition.
+func (p *Partition) close() error {
 	if p.memory != nil {
 		p.memory.Close()
 	}
 	return p.conn.Close()
 }
 
-// same reports whether the process keeps running under another table.
-func (p *Process) same(spec *Partition) bool {
+// same reports whether the partition keeps running under another table.
+func (p *Partition) same(spec *PartitionSpec) bool {
 	s := p.Spec()
 	return s.Endpoint == spec.Endpoint && s.GPUType == spec.GPUType && s.ThreadPercentage == spec.ThreadPercentage
 }
 
-// placeOf finds or makes a model's place on a process. Guarded by mu.
-func (r *Router) placeOf(p *Process, model string) *place {
+// placeOf finds or makes a model's place on a partition. Guarded by mu.
+func (r *Router) placeOf(p *Partition, model string) *place {
 	l := p.places[model]
 	if l == nil {
-		l = &place{process: p, model: model, attached: r.o.Attach(model, p)}
+		l = &place{partition: p, model: model, attached: r.o.Attach(model, p)}
 		p.places[model] = l
 	}
 	return l
@@ -155,8 +156,8 @@ func (r *Router) Attached(model string) []any {
 	return all
 }
 
-// AttachedOn is the value that Options.Attach made for a model on a process; nil if the model is not placed there.
-func (r *Router) AttachedOn(p *Process, model string) any {
+// AttachedOn is the value that Options.Attach made for a model on a partition; nil if the model is not placed there.
+func (r *Router) AttachedOn(p *Partition, model string) any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l := p.places[model]; l != nil {
@@ -165,9 +166,9 @@ func (r *Router) AttachedOn(p *Process, model string) any {
 	return nil
 }
 
-// set moves a process of the table in force to another state. Besides it, only
+// set moves a partition of the table in force to another state. Besides it, only
 // retire and reap change a state. Guarded by mu.
-func (r *Router) set(p *Process, to state, reason string, n *notices) {
+func (r *Router) set(p *Partition, to state, reason string, n *notices) {
 	from := p.state
 	p.state, p.reason = to, reason
 	if to != up && p.memory != nil {
@@ -197,13 +198,13 @@ func (r *Router) set(p *Process, to state, reason string, n *notices) {
 		r.forgive(p, n)
 	}
 	if (from == up) != (to == up) {
-		n.processes = append(n.processes, p)
+		n.partitions = append(n.partitions, p)
 	}
 }
 
-// retire takes a process out of use that the new table does not have. It is closed
+// retire takes a partition out of use that the new table does not have. It is closed
 // when its last lease is released. Guarded by mu.
-func (r *Router) retire(p *Process) {
+func (r *Router) retire(p *Partition) {
 	p.state = retired
 	for _, l := range p.places {
 		l.current = false
@@ -212,13 +213,13 @@ func (r *Router) retire(p *Process) {
 	r.reap(p)
 }
 
-// reap closes a retired process without leases. Guarded by mu.
-func (r *Router) reap(p *Process) {
+// reap closes a retired partition without leases. Guarded by mu.
+func (r *Router) reap(p *Partition) {
 	if p.state != retired || p.leases > 0 {
 		return
 	}
 	p.state = closed
-	r.retired = slices.DeleteFunc(r.retired, func(o *Process) bool { return o == p })
+	r.retired = slices.DeleteFunc(r.retired, func(o *Partition) bool { return o == p })
 	r.tasks.Go(func() {
 		if err := p.close(); err != nil {
 			r.o.Logger.Debug("closing the connection to a drained partition", "partition", p.ID(), "error", err)
@@ -226,9 +227,9 @@ func (r *Router) reap(p *Process) {
 	})
 }
 
-// Set is the driver's report that a partition's process is up with its models
-// loaded, or is down, and why. A process that is down stays down until Set reports
-// it up. Set does not put a lost process back to up: the driver may not have
+// Set is the driver's report that a partition's server is up with its models
+// loaded, or is down, and why. A partition that is down stays down until Set reports
+// it up. Set does not put a lost partition back to up: the driver may not have
 // noticed the failure yet that the request path has seen, and retried requests would
 // fail again. The probe puts it back, a second after it answers at the latest. A
 // partition that is set down while no table has it starts down if the next table
@@ -242,7 +243,7 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 	} else {
 		r.downs[partition] = reason
 	}
-	p := r.processes[partition]
+	p := r.partitions[partition]
 	if p == nil || r.closed {
 		return
 	}
@@ -257,9 +258,9 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 	r.hangUp(p, &n)
 }
 
-// hangUp replaces the connections of a process. A server that hangs keeps its connections open. Closing them fails the calls that wait for its
+// hangUp replaces the connections of a partition. A server that hangs keeps its connections open. Closing them fails the calls that wait for its
 // answers, so that they are retried elsewhere. Calls of the next server begin on other connections. Guarded by mu.
-func (r *Router) hangUp(p *Process, n *notices) {
+func (r *Router) hangUp(p *Partition, n *notices) {
 	drop, err := p.conn.Replace()
 	if err != nil {
 		n.say(func() {
@@ -274,9 +275,9 @@ func (r *Router) hangUp(p *Process, n *notices) {
 	})
 }
 
-// Lost is the request path's report that the connection to a process failed under
-// a lease. The process gets no further lease until all its models are ready again.
-func (r *Router) Lost(p *Process, cause error) {
+// Lost is the request path's report that the connection to a partition failed under
+// a lease. The partition gets no further lease until all its models are ready again.
+func (r *Router) Lost(p *Partition, cause error) {
 	var n notices
 	r.mu.Lock()
 	defer r.unlock(&n)
@@ -285,8 +286,8 @@ func (r *Router) Lost(p *Process, cause error) {
 	}
 }
 
-// lose marks a process as lost and probes it. Guarded by mu.
-func (r *Router) lose(p *Process, cause error, n *notices) {
+// lose marks a partition as lost and probes it. Guarded by mu.
+func (r *Router) lose(p *Partition, cause error, n *notices) {
 	r.set(p, lost, cause.Error(), n)
 	if !p.probing {
 		p.probing = true
@@ -294,23 +295,23 @@ func (r *Router) lose(p *Process, cause error, n *notices) {
 	}
 }
 
-// Up reports whether a process gets leases.
-func (r *Router) Up(p *Process) bool {
+// Up reports whether a partition gets leases.
+func (r *Router) Up(p *Partition) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.state == up
 }
 
-// Retired reports whether the table in force no longer has a process.
-func (r *Router) Retired(p *Process) bool {
+// Retired reports whether the table in force no longer has a partition.
+func (r *Router) Retired(p *Partition) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.state >= retired
 }
 
-// PartitionState is what the router knows of a process.
+// PartitionState is what the router knows of a partition.
 type PartitionState struct {
-	Partition *Partition
+	Partition *PartitionSpec
 	Up        bool
 	// Draining is true if the table in force no longer has it.
 	Draining bool
