@@ -27,7 +27,7 @@ func (g *gpus) Dispatch(b *queue.Batch) {
 }
 
 func (g *gpus) Drop(q *queue.Request, _ queue.DropReason) {
-	number, _ := q.Owner.(int)
+	number, _ := q.Tag.(int)
 	g.dropped = append(g.dropped, number)
 }
 
@@ -86,7 +86,7 @@ func example(before, after queue.ModelSpec) (*gpus, error) {
 					return nil, err
 				}
 			}
-			s.Enqueue(now, m, &queue.Request{Arrival: now, Rows: 1, Owner: i})
+			s.Enqueue(now, m, &queue.Request{Arrival: now, Rows: 1, Tag: i})
 			i++
 		case done:
 			delete(g.ends, id)

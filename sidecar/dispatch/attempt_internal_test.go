@@ -88,7 +88,7 @@ func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.model("m"), rows: 1}, req: &batch.Request{Model: "m"}, executes: q.model("m"), retried: true}
 		c.awaited()
 		c.phase.Store(running)
-		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
+		c.queued.Tag, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
 		b := &attempt{model: c.model, partition: partition, on: q.executors[partition][0], calls: []*call{c}, rows: 1}
 		if !sent {
 			b.unleased = errors.New("it is down")

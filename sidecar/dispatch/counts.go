@@ -304,12 +304,12 @@ func (d *Dispatcher) Series() []Series {
 				partition := attached.(*partitionSeries)
 				all = append(all, partition.of(version).read(name, partition.partition))
 			}
-			own := r.model.series.of(version).read(name, "")
+			nowhere := r.model.series.of(version).read(name, "")
 			if i == len(r.spec.Versions)-1 {
 				counts, _ := d.Counts(name)
-				own.Waiting = counts.Waiting
+				nowhere.Waiting = counts.Waiting
 			}
-			all = append(all, own)
+			all = append(all, nowhere)
 		}
 	}
 	return all

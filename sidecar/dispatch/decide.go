@@ -163,12 +163,12 @@ func (d *Dispatcher) blame(a *attempt, err error, e *evidence) {
 	if e.fault = forward.Faulted(err) && (e.calls > 1 || c.ctx.Err() == nil); !e.fault {
 		return
 	}
-	said := renamed(forward.Status(err).Err(), c.member)
-	text := status.Convert(said).Message()
+	named := renamed(forward.Status(err).Err(), c.member)
+	text := status.Convert(named).Message()
 	fault, known := c.faulted(a.lease, err, text, e.calls, c.member != nil)
 	e.known, e.dead, e.group = known, forward.DeadStub(text), c.member != nil
 	e.row, e.ejected, e.gone = fault.Row, fault.Ejected, fault.Gone
-	now := &suspicion{Fault: fault, err: said, text: text, dead: e.dead, alone: e.calls == 1, failures: index(e.calls == 1), excuse: sync.OnceFunc(fault.Excuse)}
+	now := &suspicion{Fault: fault, err: named, text: text, dead: e.dead, alone: e.calls == 1, failures: index(e.calls == 1), excuse: sync.OnceFunc(fault.Excuse)}
 	now.open.Store(int32(e.calls))
 	before, same := c.suspicion, false
 	switch {

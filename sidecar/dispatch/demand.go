@@ -38,15 +38,15 @@ type load struct {
 	// changed is closed and replaced when the requests that wait should check the
 	// table again.
 	changed chan struct{}
-	// refusal is why nothing will load the model, as of when changed was closed.
-	refusal error
+	// denial is why nothing will load the model, as of when changed was closed.
+	denial error
 }
 
 // Reasons of an Outcome whose request waited, or could not wait, for a load.
 const (
 	reasonLoadFull    = "load_full"
 	reasonLoadTimeout = "load_timeout"
-	reasonLoadRefused = "load_refused"
+	reasonLoadDenied  = "load_refused"
 )
 
 // join counts a request in, or returns an error if too many wait. The channel is
@@ -71,11 +71,11 @@ func (l *loads) join(model string) (pending *load, changed <-chan struct{}, err 
 	return pending, changed, nil
 }
 
-// ask calls begun, unless another request that waits for the same load has done so, or the load was refused since the request joined it.
+// ask calls begun, unless another request that waits for the same load has done so, or the load was denied since the request joined it.
 // Only a request that found the model unloaded after it joined asks for a load: the table by which it came here may have been replaced meanwhile.
 func (l *loads) ask(model string, pending *load) {
 	l.mu.Lock()
-	first := !pending.begun && pending.refusal == nil
+	first := !pending.begun && pending.denial == nil
 	pending.begun = true
 	l.mu.Unlock()
 	if first && l.begun != nil {
@@ -112,7 +112,7 @@ func (l *loads) fail(model string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if pending := l.models[model]; pending != nil {
-		pending.refusal = err
+		pending.denial = err
 		close(pending.changed)
 		delete(l.models, model)
 	}
@@ -136,11 +136,11 @@ func (l *loads) until(t *ticket, model string, ready func() (bool, error)) (a an
 			return t.gaveUp(how, reasonLoadTimeout, refusal(reasonLoadTimeout, late)), false
 		}
 		l.mu.Lock()
-		refused := pending.refusal
+		denial := pending.denial
 		on = pending.changed
 		l.mu.Unlock()
-		if refused != nil {
-			return refusal(reasonLoadRefused, refused), false
+		if denial != nil {
+			return refusal(reasonLoadDenied, denial), false
 		}
 	}
 }

@@ -21,7 +21,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 	at := &attempt{model: m, rules: m.rules, partition: p.partition, on: p, rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
 	at.lease, at.unleased = q.router.Take(at.partition, m.name)
 	for i, request := range b.Requests {
-		c := request.Owner.(*call)
+		c := request.Tag.(*call)
 		c.set(running)
 		if c.piece != nil {
 			c.piece.begun = true
@@ -35,7 +35,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 }
 
 // Drop implements queue.Sink.
-func (s sink) Drop(r *queue.Request, why queue.DropReason) { s.q.dropped(r.Owner.(*call), why) }
+func (s sink) Drop(r *queue.Request, why queue.DropReason) { s.q.dropped(r.Tag.(*call), why) }
 
 // complete reports to the scheduler that an attempt's executor is free, and marks its calls as done that their callers have not left. Further calls do
 // nothing. What the scheduler decides next begins in the turn.

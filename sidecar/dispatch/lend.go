@@ -165,14 +165,14 @@ func (a *attempt) between() (b Between) {
 	return b
 }
 
-// denied reports whether the server refused the loan. If so, it ends the loan,
+// denied reports whether the server denied the loan. If so, it ends the loan,
 // and the batch is to be sent again, through the socket.
 func (l *loan) denied(d *Dispatcher, a *attempt, err error) bool {
 	if l == nil || l.over { // it was denied before
 		return false
 	}
-	refuses, unknown := forward.DeniesMemory(err, l.regions()...)
-	if !refuses {
+	denies, unknown := forward.DeniesMemory(err, l.regions()...)
+	if !denies {
 		return false
 	}
 	if unknown {

@@ -26,7 +26,7 @@ func TestALoadThatIsRefusedIsNotAskedFor(t *testing.T) {
 		return false, nil
 	})
 	require.False(t, ok)
-	require.Equal(t, refusal(reasonLoadRefused, refused), a)
+	require.Equal(t, refusal(reasonLoadDenied, refused), a)
 	require.Empty(t, begun)
 
 	again := 0

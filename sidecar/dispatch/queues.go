@@ -98,10 +98,10 @@ func (q *queues) do(use func(s *queue.Scheduler) error) {
 	q.check(use(q.sched))
 }
 
-// check has a change logged that the scheduler has refused. Guarded by mu.
+// check has a change logged that the scheduler has not taken. Guarded by mu.
 func (q *queues) check(err error) {
 	if err != nil {
-		q.notes = append(q.notes, func() { q.log.Error("the scheduler refused a change", "error", err) })
+		q.notes = append(q.notes, func() { q.log.Error("the scheduler has not taken a change", "error", err) })
 	}
 }
 
@@ -150,8 +150,8 @@ func (q *queues) release(t *wire.Turn) (first *attempt) {
 	q.answers, q.notes = nil, nil
 	q.mu.Unlock()
 	q.alarm.follow(q.origin)
-	for _, say := range notes {
-		say()
+	for _, log := range notes {
+		log()
 	}
 	for _, of := range answers {
 		of.c.give(t, of.a)
@@ -225,7 +225,7 @@ func (q *queues) put(c *call) whether {
 	if c.sole || of.failing.isolates() {
 		q.separate([]*call{c}, queue.NoPartition)
 	}
-	c.queued.Owner = c
+	c.queued.Tag = c
 	q.allow(of, c)
 	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), of.id, &c.queued); return nil })
 	q.countLate(of)

@@ -230,7 +230,7 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 	if a.Failed && !p.failed {
 		p.failed, p.errorText = true, a.Error
 	}
-	its := *p
+	after := *p
 	if a.Last {
 		up.pending = slices.Delete(up.pending, i, i+1)
 	}
@@ -242,17 +242,17 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 	}
 	s.mu.Unlock()
 	if a.Last {
-		result, reason := s.fate(&its)
-		s.end(&its, result, reason)
+		result, reason := s.fate(&after)
+		s.end(&after, result, reason)
 	}
-	if a.Last && a.Empty && !its.empty {
+	if a.Last && a.Empty && !after.empty {
 		f.Data.Free()
 		return
 	}
-	if its.ticket.asked.target.Answer != nil && a.Model != "" {
-		own := &batch.Response{}
-		its.ticket.asked.target.Answer(own)
-		f.Data = batch.AmendStreamAnswer(f.Data, own)
+	if after.ticket.asked.target.Answer != nil && a.Model != "" {
+		more := &batch.Response{}
+		after.ticket.asked.target.Answer(more)
+		f.Data = batch.AmendStreamAnswer(f.Data, more)
 	}
 	s.pass(f)
 }

@@ -154,7 +154,7 @@ func (w *walk) request(i int) *batch.Request {
 		Inputs: make([]batch.Tensor, 0, len(step.Inputs)), Outputs: make([]batch.RequestedOutput, len(step.Outputs)),
 	}
 	for k, out := range step.Outputs {
-		r.Outputs[k].Name = out.Own
+		r.Outputs[k].Name = out.Name
 	}
 	for _, in := range step.Inputs {
 		t := w.tensors[in.Tensor]
@@ -166,7 +166,7 @@ func (w *walk) request(i int) *batch.Request {
 		if t.size > 0 || w.c.within != nil {
 			w.between[i] += t.Data.Len()
 		}
-		r.Inputs = append(r.Inputs, batch.Tensor{Name: in.Own, Datatype: t.Datatype, Shape: slices.Clone(t.Shape), Data: append(mem.BufferSlice{}, t.Data...)})
+		r.Inputs = append(r.Inputs, batch.Tensor{Name: in.Name, Datatype: t.Datatype, Shape: slices.Clone(t.Shape), Data: append(mem.BufferSlice{}, t.Data...)})
 		if t.takers--; t.takers == 0 && !t.output {
 			w.last[i] += t.size // until the step has ended
 			delete(w.tensors, in.Tensor)
@@ -223,8 +223,8 @@ func (w *walk) take(s *stepped) bool {
 			w.gone()
 			return false
 		}
-		said := forward.Status(failure)
-		w.fail(answer{err: status.Errorf(said.Code(), "in ensemble '%s', %s", w.route.name, said.Message()), result: s.result, reason: s.reason})
+		why := forward.Status(failure)
+		w.fail(answer{err: status.Errorf(why.Code(), "in ensemble '%s', %s", w.route.name, why.Message()), result: s.result, reason: s.reason})
 		return false
 	}
 	ended := s.ended
@@ -233,14 +233,14 @@ func (w *walk) take(s *stepped) bool {
 	}
 	w.passage.Pass(s.step, s.queued, s.started, ended, s.received)
 	for _, out := range w.route.graph.Steps[s.step].Outputs {
-		t := s.resp.Output(out.Own)
+		t := s.resp.Output(out.Name)
 		if t == nil {
 			continue
 		}
 		if t.Data == nil && t.Contents != nil {
 			if err := t.Normalize(); err != nil {
 				s.resp.Free()
-				w.fail(answer{err: status.Errorf(codes.Internal, "in ensemble '%s', output '%s' of model '%s' cannot be read: %v", w.route.name, out.Own, w.route.graph.Steps[s.step].Model, err)})
+				w.fail(answer{err: status.Errorf(codes.Internal, "in ensemble '%s', output '%s' of model '%s' cannot be read: %v", w.route.name, out.Name, w.route.graph.Steps[s.step].Model, err)})
 				return false
 			}
 		}

@@ -291,7 +291,7 @@ func (e *engine) request(m *model) *request {
 	if len(e.free) == 0 {
 		fresh := make([]request, slab)
 		for i := range fresh {
-			fresh[i].Owner = &fresh[i]
+			fresh[i].Tag = &fresh[i]
 			e.free = append(e.free, &fresh[i])
 		}
 	}
@@ -315,5 +315,5 @@ func (e *engine) answer(r *request, o outcome) {
 
 // Drop implements queue.Sink.
 func (e *engine) Drop(r *queue.Request, why queue.DropReason) {
-	e.answer(r.Owner.(*request), dropped+outcome(why))
+	e.answer(r.Tag.(*request), dropped+outcome(why))
 }

@@ -145,7 +145,7 @@ func (e *engine) complete(p *partition) {
 	}
 	b := p.batch
 	for _, q := range b.Requests {
-		r := q.Owner.(*request)
+		r := q.Tag.(*request)
 		if r.flow != nil {
 			r.model.pace.wait.add(e.now, b.Start-r.Arrival)
 			r.model.pace.execution.Add((e.now - b.Start).Duration())
@@ -182,7 +182,7 @@ func (e *engine) abort(p *partition) {
 	m := e.byID[p.batch.Model]
 	e.lost = e.lost[:0]
 	for _, r := range p.batch.Requests {
-		e.lost = append(e.lost, r.Owner.(*request))
+		e.lost = append(e.lost, r.Tag.(*request))
 	}
 	e.vacate(p)
 	e.sched.Complete(e.now, p.id)

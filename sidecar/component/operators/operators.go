@@ -101,7 +101,7 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 		Epoch: strconv.FormatInt(time.Now().UnixMicro(), 36), Now: time.Now, Logger: o.Log.With("part", "watch"),
 	})}
 	scrape, err := metrics.New(metrics.Options{
-		Partitions: o.Routes, Requests: o.Routes, Own: o.Registry, Registerer: o.Registry, Logger: o.Log.With("part", "metrics"),
+		Partitions: o.Routes, Requests: o.Routes, Conch: o.Registry, Registerer: o.Registry, Logger: o.Log.With("part", "metrics"),
 	})
 	if err != nil {
 		return nil, err

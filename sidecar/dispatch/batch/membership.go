@@ -43,15 +43,15 @@ func (a *Membership) outputOf(output string) string {
 	return ""
 }
 
-// whose appends the data of Input for rows of the member.
-func (a *Membership) whose(data []byte, rows int64) []byte {
+// appendIndex appends the data of Input for rows of the member.
+func (a *Membership) appendIndex(data []byte, rows int64) []byte {
 	for range rows {
 		data = binary.LittleEndian.AppendUint32(data, uint32(a.Index)) //nolint:gosec // not negative
 	}
 	return data
 }
 
-func (a *Membership) whoseTensor(data []byte, rows int64) Tensor {
+func (a *Membership) indexTensor(data []byte, rows int64) Tensor {
 	return Tensor{Name: a.Input, Datatype: "INT32", Shape: []int64{rows, 1}, Data: mem.BufferSlice{mem.SliceBuffer(data)}}
 }
 
@@ -88,7 +88,7 @@ func (a *Membership) Request(r *Request) *Request {
 	if rows > maxMemberRows {
 		rows = 1 // far more than a batch may have: Triton refuses it for its other inputs
 	}
-	out.Inputs = append(out.Inputs, a.whoseTensor(a.whose(make([]byte, 0, 4*rows), rows), rows))
+	out.Inputs = append(out.Inputs, a.indexTensor(a.appendIndex(make([]byte, 0, 4*rows), rows), rows))
 	return out
 }
 
@@ -103,8 +103,8 @@ func (a *Membership) Answer(resp *Response) {
 	resp.Detach()
 	resp.Model, resp.Version = a.Member, a.Version
 	for i := range resp.Outputs {
-		if own := a.outputOf(resp.Outputs[i].Name); own != "" {
-			resp.Outputs[i].Name = own
+		if name := a.outputOf(resp.Outputs[i].Name); name != "" {
+			resp.Outputs[i].Name = name
 		}
 	}
 }
@@ -139,9 +139,9 @@ func AssembleGroup(reqs []*Request, members []*Membership) (*Request, error) {
 	for _, r := range reqs {
 		total += int64(r.Rows())
 	}
-	whose := make([]byte, 0, 4*total)
+	indexes := make([]byte, 0, 4*total)
 	for i, r := range reqs {
-		whose = members[i].whose(whose, int64(r.Rows()))
+		indexes = members[i].appendIndex(indexes, int64(r.Rows()))
 		if i > 0 && members[i] == members[i-1] && len(r.Outputs) == 0 && len(reqs[i-1].Outputs) == 0 {
 			continue // the same as those of the one before
 		}
@@ -151,7 +151,7 @@ func AssembleGroup(reqs []*Request, members []*Membership) (*Request, error) {
 			}
 		}
 	}
-	joined.Inputs = append(joined.Inputs, first.whoseTensor(whose, total))
+	joined.Inputs = append(joined.Inputs, first.indexTensor(indexes, total))
 	return joined, nil
 }
 

@@ -20,7 +20,7 @@ type QueuePolicy struct {
 	levels    uint64 // 1 goes first; 0: all requests are equal
 	otherwise uint64 // the level of requests that name none of these
 	all       *tritonpb.ModelQueuePolicy
-	own       map[uint64]*tritonpb.ModelQueuePolicy // by level
+	of        map[uint64]*tritonpb.ModelQueuePolicy // of a level
 }
 
 // NewQueuePolicy reads the policy out of a model's dynamic_batching as its author wrote it; nil: there is none, and every request waits for its turn
@@ -32,7 +32,7 @@ func NewQueuePolicy(written, served *tritonpb.ModelConfig) *QueuePolicy {
 	}
 	p := &QueuePolicy{levels: d.GetPriorityLevels(), all: d.GetDefaultQueuePolicy()}
 	if p.levels > 0 { // Triton looks at the rest with priorities alone
-		p.otherwise, p.own = d.GetDefaultPriorityLevel(), d.GetPriorityQueuePolicy()
+		p.otherwise, p.of = d.GetDefaultPriorityLevel(), d.GetPriorityQueuePolicy()
 	}
 	return p
 }
@@ -58,15 +58,15 @@ func (p *QueuePolicy) Stay(r *Request) (s Stay) {
 	if level == 0 || level > p.levels {
 		level = p.otherwise
 	}
-	policy, ok := p.own[level]
+	policy, ok := p.of[level]
 	if !ok {
 		policy = p.all
 	}
 	s.Level = int32(min(level, math.MaxInt32))                       //nolint:gosec // bounded
 	s.MaxQueue = int32(min(policy.GetMaxQueueSize(), math.MaxInt32)) //nolint:gosec // bounded
 	s.Timeout = time.Duration(min(policy.GetDefaultTimeoutMicroseconds(), math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
-	if own, ok := r.Timeout(); ok && policy.GetAllowTimeoutOverride() {
-		s.Timeout = min(s.Timeout, own) // a caller can wait for less, not for more, and not for less where the policy has no timeout
+	if asked, ok := r.Timeout(); ok && policy.GetAllowTimeoutOverride() {
+		s.Timeout = min(s.Timeout, asked) // a caller can wait for less, not for more, and not for less where the policy has no timeout
 	}
 	s.Delay = policy.GetTimeoutAction() == tritonpb.ModelQueuePolicy_DELAY
 	return s

@@ -38,7 +38,7 @@ type Step struct {
 }
 
 // Mapping says which tensor of the ensemble an input or an output of a step's model is.
-type Mapping struct{ Own, Tensor string }
+type Mapping struct{ Name, Tensor string }
 
 // Model is a model that a step may call.
 type Model struct {
@@ -159,8 +159,8 @@ func sameBatch(whole, step *tritonpb.ModelConfig) string {
 }
 
 func mappings(of map[string]string) (all []Mapping) {
-	for _, own := range slices.Sorted(maps.Keys(of)) {
-		all = append(all, Mapping{own, of[own]})
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		all = append(all, Mapping{name, of[name]})
 	}
 	return all
 }

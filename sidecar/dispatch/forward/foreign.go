@@ -117,7 +117,7 @@ func Faulted(err error) bool {
 // DeniesMemory reports whether a server refused a request because of the shared
 // memory that it names, and whether that is because the server does not know one of
 // the regions.
-func DeniesMemory(err error, regions ...string) (refuses, unknown bool) {
+func DeniesMemory(err error, regions ...string) (denies, unknown bool) {
 	if err == nil || Lost(err) {
 		return false, false
 	}

@@ -124,7 +124,7 @@ func (l *inferenceConn) close() {
 
 // typed makes an error of package wire one of this package.
 func typed(err error) error {
-	if errors.Is(err, wire.ErrLost) || errors.Is(err, wire.ErrRefused) {
+	if errors.Is(err, wire.ErrLost) || errors.Is(err, wire.ErrNotBegun) {
 		return &lostError{status.Error(codes.Unavailable, fmt.Sprint(err))}
 	}
 	return err
@@ -141,8 +141,8 @@ func (l *inferenceConn) start(ctx context.Context, t *wire.Turn, method string, 
 	if ctx.Done() != nil {
 		k.stop = context.AfterFunc(ctx, k.cancel)
 	}
-	of, refused := c.Start(t, method, md, request, k.ended)
-	if refused != nil {
+	of, err := c.Start(t, method, md, request, k.ended)
+	if err != nil {
 		if k.stop != nil {
 			k.stop()
 		}

@@ -348,14 +348,12 @@ func (c *httpConn) end(t *wire.Turn, got *batch.HTTP, err error, again bool) boo
 		_ = c.conn.Close() // the call has its end in any case
 		c.port.forget(c)
 	}
-	var said *status.Status
 	a := &Answer{LastWord: true, HTTP: got}
 	switch {
 	case errors.Is(err, ErrForeign):
 		c.port.avoid()
 	case errors.As(err, new(interface{ GRPCStatus() *status.Status })):
-		said = status.Convert(err)
-		err = said.Err()
+		err = status.Convert(err).Err()
 	case err != nil:
 		err = &lostError{status.Error(codes.Unavailable, fmt.Sprintf("%v: %v", wire.ErrLost, err))}
 		a.LastWord = false

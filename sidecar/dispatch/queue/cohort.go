@@ -181,14 +181,14 @@ func (s *Scheduler) components() (root []int) {
 		}
 		return i
 	}
-	owner := make([]int, len(s.models)) // the index of a cohort that serves the model, and one
+	serving := make([]int, len(s.models)) // the index of a cohort that serves the model, and one
 	for i, g := range s.cohorts {
 		root[i] = i
 		for _, sv := range g.serves {
-			if o := owner[sv.Model]; o > 0 {
+			if o := serving[sv.Model]; o > 0 {
 				root[find(i)] = find(o - 1)
 			} else {
-				owner[sv.Model] = i + 1
+				serving[sv.Model] = i + 1
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func perform(t *testing.T, discipline string, params map[string]string, gpus int
 			for range script[0].n {
 				name := script[0].model
 				count[name]++
-				s.Enqueue(p.now, ids[name], &queue.Request{Arrival: p.now, Owner: fmt.Sprint(name, count[name])})
+				s.Enqueue(p.now, ids[name], &queue.Request{Arrival: p.now, Tag: fmt.Sprint(name, count[name])})
 			}
 			script = script[1:]
 		default:
@@ -94,7 +94,7 @@ func perform(t *testing.T, discipline string, params map[string]string, gpus int
 func owners(b *queue.Batch) string {
 	var all []string
 	for _, r := range b.Requests {
-		all = append(all, r.Owner.(string))
+		all = append(all, r.Tag.(string))
 	}
 	return strings.Join(all, " ")
 }
@@ -110,7 +110,7 @@ func (p *play) Preempt(b *queue.Batch) {
 }
 
 func (p *play) Drop(r *queue.Request, why queue.DropReason) {
-	fmt.Fprintf(&p.log, "%5.1f  drop %v: %v\n", seconds(p.now), r.Owner, why)
+	fmt.Fprintf(&p.log, "%5.1f  drop %v: %v\n", seconds(p.now), r.Tag, why)
 }
 
 // TestPapersExamples has examples that are small enough to follow by hand; a comment

@@ -82,7 +82,7 @@ func (e example) trace(t *testing.T, requests int) string {
 			if other, ok := e.later[i]; ok {
 				require.NoError(t, s.SetModel(now, m, other.model(t)))
 			}
-			s.Enqueue(now, m, &queue.Request{Arrival: now, Owner: i})
+			s.Enqueue(now, m, &queue.Request{Arrival: now, Tag: i})
 			i++
 		default:
 			s.Advance(now)
@@ -105,7 +105,7 @@ func (r *recorder) end() queue.Time {
 }
 
 func (r *recorder) Dispatch(b *queue.Batch) {
-	first, last := b.Requests[0].Owner, b.Requests[len(b.Requests)-1].Owner
+	first, last := b.Requests[0].Tag, b.Requests[len(b.Requests)-1].Tag
 	fmt.Fprintf(&r.log, "%6.2f  GPU %d  R%v-R%v  %d requests until %.2f\n",
 		seconds(b.Start), b.Partition, first, last, b.Rows, seconds(b.Finish))
 	i := len(r.running)
@@ -116,7 +116,7 @@ func (r *recorder) Dispatch(b *queue.Batch) {
 }
 
 func (r *recorder) Drop(q *queue.Request, why queue.DropReason) {
-	fmt.Fprintf(&r.log, "%6.2f  drop R%v: %v\n", seconds(r.now), q.Owner, why)
+	fmt.Fprintf(&r.log, "%6.2f  drop R%v: %v\n", seconds(r.now), q.Tag, why)
 }
 
 func seconds(t queue.Time) float64 { return float64(t) / float64(unit) }

@@ -62,7 +62,7 @@ type mirrorRequest struct {
 	gaveWay bool // in this moment, to a larger batch, which may be of the same lane
 }
 
-func (w *world) of(r *queue.Request) *mirrorRequest { return r.Owner.(*mirrorRequest) }
+func (w *world) of(r *queue.Request) *mirrorRequest { return r.Tag.(*mirrorRequest) }
 
 // serves returns how a partition serves a model.
 func (p *mirrorPartition) serves(m queue.ModelID) (queue.Service, bool) {

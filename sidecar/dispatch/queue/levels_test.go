@@ -90,7 +90,7 @@ func TestQueuePolicy(t *testing.T) {
 			p := newPoliced(t, spec)
 			for i, a := range arrivals {
 				r := a.as
-				r.Owner = i + 1
+				r.Tag = i + 1
 				if r.Expiry > 0 {
 					r.Expiry += a.at
 				}
@@ -108,7 +108,7 @@ func TestAFullLevelDoesNotWait(t *testing.T) {
 	require.NoError(t, err)
 	p := newPoliced(t, queue.ModelSpec{Classes: []queue.Table{queue.Linear(unit, unit, 8)}, MaxBatch: 8, SLO: 100 * unit, Discipline: d})
 	for i := range 3 {
-		p.enqueue(queue.Time(i), queue.Request{MaxQueue: 3, Owner: i})
+		p.enqueue(queue.Time(i), queue.Request{MaxQueue: 3, Tag: i})
 	}
 	require.Len(t, p.running, 1)
 	require.Equal(t, 3, p.running[0].Rows)
@@ -240,7 +240,7 @@ func TestLevelInvariants(t *testing.T) {
 			first := b.Requests[0]
 			if b.Late {
 				for _, r := range b.Requests {
-					r.Owner.(*sent).answered()
+					r.Tag.(*sent).answered()
 				}
 				return
 			}
@@ -254,7 +254,7 @@ func TestLevelInvariants(t *testing.T) {
 				higher = higher || len(waiting(level)) > 0
 			}
 			for _, r := range b.Requests {
-				r.Owner.(*sent).answered()
+				r.Tag.(*sent).answered()
 			}
 			for level := first.Level + 1; level <= 4; level++ {
 				lower = lower || len(waiting(level)) > 0
@@ -276,7 +276,7 @@ func TestLevelInvariants(t *testing.T) {
 			if e := rapid.SampledFrom([]queue.Time{0, 0, 5, 50}).Draw(t, "expiry"); e > 0 {
 				r.Expiry, r.Expired = at+e, rapid.SampledFrom([]queue.Late{queue.LateDrop, queue.LateServe}).Draw(t, "expired")
 			}
-			r.Owner = r
+			r.Tag = r
 			all = append(all, r)
 			p.now = at
 			p.s.Advance(at)
@@ -304,7 +304,7 @@ func (r *sent) answered() { r.answers++ }
 // Drop counts an answer of those requests that have one.
 func (p *policed) Drop(r *queue.Request, why queue.DropReason) {
 	p.recorder.Drop(r, why)
-	if of, ok := r.Owner.(interface{ answered() }); ok {
+	if of, ok := r.Tag.(interface{ answered() }); ok {
 		of.answered()
 	}
 }

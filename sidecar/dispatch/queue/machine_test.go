@@ -173,7 +173,7 @@ func (tw twins) enqueue(t *rapid.T) {
 		w.seq++
 		r := &mirrorRequest{id: len(w.requests), seq: w.seq, model: id}
 		r.Request = policy
-		r.Arrival, r.Deadline, r.Rows, r.Key, r.Owner = w.now, w.now+w.models[id].spec.SLO, rows, key, r
+		r.Arrival, r.Deadline, r.Rows, r.Key, r.Tag = w.now, w.now+w.models[id].spec.SLO, rows, key, r
 		if r.Expiry > 0 {
 			r.Expiry += w.now
 		}
@@ -282,7 +282,7 @@ func (tw twins) reconfigure(t *rapid.T) {
 			require.NoError(t, w.s.SetUp(w.now, part, true))
 			w.seq++
 			r := &mirrorRequest{id: len(w.requests), seq: w.seq, model: id}
-			r.Request = queue.Request{Arrival: w.now, Deadline: w.now + m.spec.SLO, Rows: 1, Owner: r}
+			r.Request = queue.Request{Arrival: w.now, Deadline: w.now + m.spec.SLO, Rows: 1, Tag: r}
 			w.requests = append(w.requests, r)
 			w.s.Enqueue(w.now, id, &r.Request)
 			w.changing = false

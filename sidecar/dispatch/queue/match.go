@@ -119,8 +119,8 @@ func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
 // block other models, the slower class is.
 func (c *candidate) prefers(p *partition, o *candidate, on *partition) bool {
 	if b := c.lane.m.blocker; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) && b.Blocks(&o.Load) {
-		if mine, its := c.svc.Table.At(1), o.svc.Table.At(1); mine != its {
-			return mine > its
+		if here, there := c.svc.Table.At(1), o.svc.Table.At(1); here != there {
+			return here > there
 		}
 	}
 	return before(p, on) < 0

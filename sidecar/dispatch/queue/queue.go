@@ -63,8 +63,8 @@ type Request struct {
 	Expiry Time
 	// Key is equal for requests that may share a batch.
 	Key uint64
-	// Owner is the caller's; the queue does not read it.
-	Owner any
+	// Tag is for the caller; the queue does not read it.
+	Tag any
 
 	prev, next *Request
 	lane       *lane

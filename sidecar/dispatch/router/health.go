@@ -315,7 +315,7 @@ func (r *Router) suspend(l *place, cause string, n *notices) {
 	}
 	r.eject(l, h.period, cause, n)
 	period := h.period
-	n.say(func() {
+	n.log(func() {
 		r.o.Logger.Warn("a place is ejected: its executions fail", "model", l.model, "partition", l.partition.ID(), "for", period, "error", cause)
 	})
 }

@@ -263,7 +263,7 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 func (r *Router) hangUp(p *Partition, n *notices) {
 	drop, err := p.conn.Replace()
 	if err != nil {
-		n.say(func() {
+		n.log(func() {
 			r.o.Logger.Debug("new connections to a partition that is down", "partition", p.ID(), "error", err)
 		})
 		return

@@ -61,20 +61,20 @@ func (r *Router) probed(p *Partition) (models []string, isLost bool) {
 func (r *Router) ready(p *Partition, models []string, patience time.Duration) bool {
 	p.conn.Reconnect()
 	client := tritonpb.NewGRPCInferenceServiceClient(p.conn)
-	says := func(ask func(ctx context.Context) (bool, error)) bool {
+	answers := func(ask func(ctx context.Context) (bool, error)) bool {
 		ctx, cancel := context.WithTimeout(r.background, max(patience, leastPatience))
 		defer cancel()
 		yes, err := ask(ctx)
 		return err == nil && yes
 	}
-	if !says(func(ctx context.Context) (bool, error) {
+	if !answers(func(ctx context.Context) (bool, error) {
 		live, err := client.ServerLive(ctx, &tritonpb.ServerLiveRequest{}, grpc.WaitForReady(true))
 		return live.GetLive(), err
 	}) {
 		return false
 	}
 	for _, name := range models {
-		if !says(func(ctx context.Context) (bool, error) {
+		if !answers(func(ctx context.Context) (bool, error) {
 			ready, err := client.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: name})
 			return ready.GetReady(), err
 		}) {
@@ -96,7 +96,7 @@ func (r *Router) found(p *Partition) bool {
 	}
 	p.conn.Reconnect()
 	r.set(p, up, "", &n)
-	n.say(func() { r.o.Logger.Info("a lost partition answers again", "partition", p.ID()) })
+	n.log(func() { r.o.Logger.Info("a lost partition answers again", "partition", p.ID()) })
 	return true
 }
 

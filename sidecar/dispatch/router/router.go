@@ -158,7 +158,7 @@ type notices struct {
 	partitions []*Partition
 	models     []string
 	places     []*place
-	said       []func() // to be logged
+	logs       []func()
 	memories   []*shm.Pool
 }
 
@@ -169,14 +169,14 @@ func (n *notices) discard() {
 	}
 }
 
-// say has something logged once the lock is released, which the queue's lock may wait for.
-func (n *notices) say(log func()) { n.said = append(n.said, log) }
+// log has something logged once the lock is released, which the queue's lock may wait for.
+func (n *notices) log(what func()) { n.logs = append(n.logs, what) }
 
 // unlock releases the lock, logs, and calls the callbacks for what has changed.
 func (r *Router) unlock(n *notices) {
 	r.mu.Unlock()
 	n.discard()
-	for _, log := range n.said {
+	for _, log := range n.logs {
 		log()
 	}
 	for _, p := range n.partitions {

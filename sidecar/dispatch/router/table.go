@@ -30,7 +30,7 @@ type Table struct {
 	Models     map[string]*Model
 	Partitions []*PartitionSpec
 	// Absent are models that the repository has and that are not served, because they
-	// are unloaded or their servers refused them, with the versions that would be
+	// are unloaded or their servers do not load them, with the versions that would be
 	// served. Requests for them get other errors than those for unknown models: see
 	// Unknown.
 	Absent map[string][]string

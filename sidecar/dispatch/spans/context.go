@@ -33,8 +33,8 @@ func FromHTTP(ctx context.Context, h http.Header) context.Context {
 	if state := h[stateHeader]; len(state) > 0 {
 		md[stateKey] = state
 	}
-	own := metadata.NewIncomingContext(ctx, md)
-	if of := Context(own); of.IsValid() {
+	incoming := metadata.NewIncomingContext(ctx, md)
+	if of := Context(incoming); of.IsValid() {
 		return metadata.NewIncomingContext(ctx, fields(of))
 	}
 	return ctx

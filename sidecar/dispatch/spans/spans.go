@@ -70,7 +70,7 @@ func (t *Tracer) Request(ctx context.Context, model, version, id string, rows in
 	if of := Context(ctx); of.IsValid() {
 		parent = trace.ContextWithRemoteSpanContext(parent, of)
 	}
-	own, span := t.tracer.Start(parent, NameRequest, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at))
+	children, span := t.tracer.Start(parent, NameRequest, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at))
 	if !span.IsRecording() {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (t *Tracer) Request(ctx context.Context, model, version, id string, rows in
 	if id != "" {
 		span.SetAttributes(keyID.String(id))
 	}
-	return &Request{t: t, span: span, ctx: own}
+	return &Request{t: t, span: span, ctx: children}
 }
 
 // about are the attributes of a model and a number of rows that are known.

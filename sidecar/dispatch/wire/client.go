@@ -21,8 +21,8 @@ import (
 var (
 	// ErrLost: the connection failed. Whether the server has received the call is not known.
 	ErrLost = errors.New("the connection to the server was lost")
-	// ErrRefused: the server has not begun the call, which may be made again anywhere. Nothing of it was sent if Start returns it.
-	ErrRefused = errors.New("the server has not begun the call")
+	// ErrNotBegun: the server has not begun the call, which may be made again anywhere. Nothing of it was sent if Start returns it.
+	ErrNotBegun = errors.New("the server has not begun the call")
 	// ErrCancelled: Cancel was called. The server may go on.
 	ErrCancelled = errors.New("the call was cancelled")
 )
@@ -132,15 +132,15 @@ func (c *Client) Close() {
 	<-c.done
 }
 
-// Start begins a call. It consumes data unless it returns ErrRefused. Then is called once, by the goroutine that reads the connection or cancels the call,
-// and must not block: with the server's answer, a gRPC status error of the server's, or an error that is ErrLost, ErrRefused or ErrCancelled.
+// Start begins a call. It consumes data unless it returns ErrNotBegun. Then is called once, by the goroutine that reads the connection or cancels the call,
+// and must not block: with the server's answer, a gRPC status error of the server's, or an error that is ErrLost, ErrNotBegun or ErrCancelled.
 func (c *Client) Start(t *Turn, method string, md metadata.MD, data mem.BufferSlice, then func(*Turn, Answer, error)) (*ClientCall, error) {
 	size := data.Len()
 	c.mu.Lock()
 	if c.failed != nil || c.leaving || uint32(len(c.calls)) >= c.most || c.next > maxWindow-2 {
 		c.leaving = c.leaving || c.next > maxWindow-2
 		c.mu.Unlock()
-		return nil, ErrRefused
+		return nil, ErrNotBegun
 	}
 	k := &ClientCall{client: c, id: c.next, room: int64(c.o.Window), then: then}
 	k.message.pool = c.o.Pool

@@ -284,7 +284,7 @@ func (c *Client) resetByServer(id uint32, code http2.ErrCode) {
 	switch {
 	case k == nil:
 	case code == http2.ErrCodeRefusedStream:
-		c.finish(k, fmt.Errorf("%w: the stream was refused", ErrRefused))
+		c.finish(k, fmt.Errorf("%w: REFUSED_STREAM", ErrNotBegun))
 	default:
 		k.failure = nil
 		c.finish(k, fmt.Errorf("%w: the stream was reset: %w", ErrLost, status.Errorf(codeOf(code), "stream terminated by RST_STREAM with error code: %v", code)))
@@ -324,24 +324,24 @@ func (c *Client) settingsFrame(h head, payload []byte) error {
 	return nil
 }
 
-// goAway handles a GOAWAY frame: calls that the server has not begun end as refused.
+// goAway handles a GOAWAY frame: calls that the server has not begun end with ErrNotBegun.
 func (c *Client) goAway(h head, payload []byte) error {
 	if h.length < 8 {
 		return broken(http2.ErrCodeFrameSize, "a short GOAWAY frame")
 	}
 	last := binary.BigEndian.Uint32(payload) & (1<<31 - 1)
-	var refused []*ClientCall
+	var unbegun []*ClientCall
 	c.mu.Lock()
 	c.leaving = true
 	for id, k := range c.calls {
 		if id > last {
-			refused = append(refused, k)
+			unbegun = append(unbegun, k)
 		}
 	}
-	idle := len(c.calls) == len(refused)
+	idle := len(c.calls) == len(unbegun)
 	c.mu.Unlock()
-	for _, k := range refused {
-		c.finish(k, fmt.Errorf("%w: it is draining", ErrRefused))
+	for _, k := range unbegun {
+		c.finish(k, fmt.Errorf("%w: it is draining", ErrNotBegun))
 	}
 	if idle {
 		return errClosed

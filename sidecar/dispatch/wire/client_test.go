@@ -124,7 +124,7 @@ func TestHowCallsEnd(t *testing.T) {
 	require.ErrorIs(t, got.err, wire.ErrLost)
 	require.False(t, got.LastWord)
 	_, err := c.Start(nil, echo, nil, mem.BufferSlice{mem.SliceBuffer("m")}, nil)
-	require.ErrorIs(t, err, wire.ErrRefused)
+	require.ErrorIs(t, err, wire.ErrNotBegun)
 	close(release)
 }
 
@@ -135,11 +135,11 @@ func TestAServerThatDrains(t *testing.T) {
 	_, second := start(t, c, nil, []byte("2"))
 	_, third := start(t, c, nil, []byte("3"))
 	require.NoError(t, s.WriteRSTStream(5, http2.ErrCodeRefusedStream))
-	require.ErrorIs(t, (<-third).err, wire.ErrRefused)
+	require.ErrorIs(t, (<-third).err, wire.ErrNotBegun)
 	require.NoError(t, s.WriteGoAway(1, http2.ErrCodeNo, nil))
-	require.ErrorIs(t, (<-second).err, wire.ErrRefused)
+	require.ErrorIs(t, (<-second).err, wire.ErrNotBegun)
 	_, err := c.Start(nil, echo, nil, mem.BufferSlice{mem.SliceBuffer("4")}, nil)
-	require.ErrorIs(t, err, wire.ErrRefused)
+	require.ErrorIs(t, err, wire.ErrNotBegun)
 	s.fields(1, true, [2]string{":status", "200"}, [2]string{"grpc-status", "5"})
 	require.Equal(t, codes.NotFound, status.Code((<-first).err), "what it has begun is answered")
 }

@@ -197,7 +197,7 @@ func TestDrainDoesNotLoseTheLastAnswer(t *testing.T) {
 }
 
 // Streams above the last of GOAWAY are ignored, and the others go on.
-func TestRefusedStreamsAreIgnored(t *testing.T) {
+func TestStreamsAfterGoAwayAreIgnored(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	answer := sync.OnceFunc(func() { close(release) })
 	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {

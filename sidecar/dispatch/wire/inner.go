@@ -67,7 +67,7 @@ func (innerAddr) String() string { return "inner" }
 type innerConn struct {
 	outer   *serverConn
 	offer   sync.Once
-	refused error
+	stopped error // of offer: the inner server is
 
 	mu      sync.Mutex // guards what follows; the connection's lock comes before it
 	changed sync.Cond
@@ -104,10 +104,10 @@ func (in *innerConn) offered(to *innerListener) error {
 		select {
 		case to.conns <- in:
 		case <-to.done:
-			in.refused = ErrStopped
+			in.stopped = ErrStopped
 		}
 	})
-	return in.refused
+	return in.stopped
 }
 
 // write queues whole frames for the inner server.

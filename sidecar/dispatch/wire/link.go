@@ -43,7 +43,7 @@ type link struct {
 type pending struct {
 	arena   []byte
 	parts   []part
-	owned   []mem.Buffer // given back once written
+	buffers []mem.Buffer // given back once written
 	control int          // bytes of frames that answer frames
 	size    int          // bytes of data
 }
@@ -63,17 +63,14 @@ type outgoing struct {
 	left    int // bytes of data
 	trailer []hpack.HeaderField
 	// end: the last DATA frame ends the stream.
-	end   bool
-	waits bool // it is in link.blocked
-	open  bool // more data come
-	over  bool // everything was queued, or nothing more is
-	owner owner
-	inner *innerConn // that the data are of; nil: none
-	moved int64      // bytes that were queued
+	end    bool
+	waits  bool        // it is in link.blocked
+	open   bool        // more data come
+	over   bool        // everything was queued, or nothing more is
+	server *serverConn // whose stream it is; nil: it is a client's
+	inner  *innerConn  // that the data are of; nil: none
+	moved  int64       // bytes that were queued
 }
-
-// owner is who has to know when everything of a stream was queued; nil: nobody.
-type owner interface{ sentAll(*outgoing) }
 
 // newLink makes the sending half of a connection. Secure says that the connection is more than its socket, also if it gives that away, as grpc-go's do.
 func newLink(conn net.Conn, secure bool) *link {
@@ -171,8 +168,8 @@ func (l *link) send(o *outgoing) {
 		l.headers(o.id, o.trailer, true)
 		o.trailer = nil
 	}
-	if o.owner != nil {
-		o.owner.sentAll(o)
+	if o.server != nil {
+		o.server.sentAll(o)
 	}
 }
 
@@ -194,7 +191,7 @@ func (l *link) payload(o *outgoing, n int) {
 			if took < len(bytes) {
 				b.Ref()
 			}
-			l.queued.owned = append(l.queued.owned, b)
+			l.queued.buffers = append(l.queued.buffers, b)
 		}
 		if n -= took; took == len(bytes) {
 			o.data, o.offset = o.data[1:], 0
@@ -379,20 +376,20 @@ func (l *link) awaitWritten() {
 // largestArena is what is kept for the next write.
 const largestArena = 64 << 10
 
-// reset gives back what is owned.
+// reset gives back the buffers.
 func (p *pending) reset() {
-	for _, b := range p.owned {
+	for _, b := range p.buffers {
 		b.Free()
 	}
-	clear(p.owned)
+	clear(p.buffers)
 	clear(p.parts)
-	p.owned, p.parts, p.arena, p.control = p.owned[:0], p.parts[:0], p.arena[:0], 0
+	p.buffers, p.parts, p.arena, p.control = p.buffers[:0], p.parts[:0], p.arena[:0], 0
 	p.size = 0
 	if cap(p.arena) > largestArena {
 		p.arena = nil
 	}
 	if cap(p.parts) > largestArena/64 {
-		p.owned, p.parts = nil, nil
+		p.buffers, p.parts = nil, nil
 	}
 }
 

@@ -87,7 +87,7 @@ type serverConn struct {
 	nextOurs   int
 	drained    bool   // a GOAWAY was queued: no more streams are taken
 	why        string // that was
-	refuseFrom uint32 // streams from this one on are ignored; 0: none is
+	ignoreFrom uint32 // streams from this one on are ignored; 0: none is
 	drainTimer *time.Timer
 	ageTimer   *time.Timer // nil: there is none, or it has done its work
 	over       bool

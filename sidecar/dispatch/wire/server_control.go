@@ -210,10 +210,10 @@ func (c *serverConn) drain(why string) {
 
 // takeNoMore ends the drain: streams that the client has begun by now are the last ones. Guarded by mu.
 func (c *serverConn) takeNoMore() {
-	if c.refuseFrom != 0 {
+	if c.ignoreFrom != 0 {
 		return
 	}
-	c.refuseFrom = c.last + 1
+	c.ignoreFrom = c.last + 1
 	c.frame(func(b []byte) []byte { return appendGoAway(b, c.last, http2.ErrCodeNo, c.why) })
 	if len(c.streams) == 0 {
 		c.forget(0)
@@ -241,8 +241,8 @@ func (c *serverConn) end(err error) {
 		defer time.AfterFunc(farewell, func() { _ = c.conn.Close() }).Stop() // it ends soon in any case
 		c.mu.Lock()
 		last := c.last
-		if c.refuseFrom != 0 {
-			last = c.refuseFrom - 1
+		if c.ignoreFrom != 0 {
+			last = c.ignoreFrom - 1
 		}
 		c.frame(func(b []byte) []byte { return appendGoAway(b, last, why.code, why.text) })
 		c.mu.Unlock()

@@ -56,7 +56,7 @@ func (c *serverConn) received(id uint32) error {
 		}
 		return broken(http2.ErrCodeStreamClosed, "header fields of a stream that has ended")
 	}
-	if c.refuseFrom != 0 && id >= c.refuseFrom {
+	if c.ignoreFrom != 0 && id >= c.ignoreFrom {
 		c.last = id // further frames of it are ignored
 		c.isOurs(id)
 		c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *serverConn) received(id uint32) error {
 			return nil
 		}
 	}
-	s := &stream{out: &outgoing{id: id, window: 1 << 62, open: true, owner: c}, ended: ends}
+	s := &stream{out: &outgoing{id: id, window: 1 << 62, open: true, server: c}, ended: ends}
 	if c.inner == nil {
 		c.inner = newInnerConn(c)
 	}
@@ -131,7 +131,7 @@ func (c *serverConn) trailers(id uint32, s *stream, ends bool) error {
 func (c *serverConn) beginCall(id uint32, md metadata.MD, left time.Duration, ends bool) {
 	call := &Call{conn: c, id: id}
 	call.message.pool = c.server.o.Pool
-	call.out = outgoing{id: id, window: c.initial, open: true, owner: c}
+	call.out = outgoing{id: id, window: c.initial, open: true, server: c}
 	s := &stream{call: call, out: &call.out, ended: ends, room: int64(c.server.o.Window)}
 	c.streams[id] = s
 	c.handling++
@@ -214,7 +214,7 @@ func (c *Call) abandon(err error) {
 // forget takes a stream out. Guarded by mu.
 func (c *serverConn) forget(id uint32) {
 	delete(c.streams, id)
-	if c.refuseFrom != 0 && len(c.streams) == 0 && !c.over {
+	if c.ignoreFrom != 0 && len(c.streams) == 0 && !c.over {
 		c.leave(drainPatience)
 	}
 }

@@ -145,7 +145,7 @@ func (p *plant) loop() {
 		case arrival:
 			i := p.arrivals.IntN(p.models)
 			p.recorder.Arrived(modelName(i), 1, wall(p.now))
-			p.sched.Enqueue(p.now, p.ids[i], &queue.Request{Arrival: p.now, Owner: i})
+			p.sched.Enqueue(p.now, p.ids[i], &queue.Request{Arrival: p.now, Tag: i})
 			arrival = next()
 		case tick:
 			p.push()
@@ -157,7 +157,7 @@ func (p *plant) loop() {
 }
 
 func (p *plant) Dispatch(b *queue.Batch) {
-	model := b.Requests[0].Owner.(int)
+	model := b.Requests[0].Tag.(int)
 	c := completion{at: p.now + queue.Time(p.takes(model, b.Rows)), batch: b, start: p.now, requests: slices.Clone(b.Requests)}
 	i, _ := slices.BinarySearchFunc(p.running, c.at, func(o completion, at queue.Time) int { return cmp.Compare(o.at, at) })
 	p.running = slices.Insert(p.running, i, c)
@@ -167,7 +167,7 @@ func (p *plant) Dispatch(b *queue.Batch) {
 func (p *plant) complete() {
 	c := p.running[0]
 	p.running = p.running[1:]
-	model := c.requests[0].Owner.(int)
+	model := c.requests[0].Tag.(int)
 	p.recorder.Executed(observe.Execution{
 		Model: modelName(model), Partition: "p", GPUType: plantGPU, ThreadPercentage: 100, Rows: len(c.requests), Requests: len(c.requests), Start: wall(c.start), End: wall(p.now),
 	})

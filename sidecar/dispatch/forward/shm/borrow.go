@@ -28,8 +28,8 @@ func (p *Pool) Borrow(data mem.BufferSlice) (*Borrowed, bool) {
 	known, closed := p.known[s], p.closed
 	p.mu.Unlock()
 	if !known {
-		if owner := s.pool; owner != p && !closed {
-			owner.share(p)
+		if lender := s.pool; lender != p && !closed {
+			lender.share(p)
 		}
 		return nil, false
 	}

@@ -9,7 +9,7 @@
 // that is registered with the server as a region under a name that cannot be
 // guessed, and then unlinked: a crash leaves nothing behind. Slabs are made when
 // there was no room, in the background, up to a limit; meanwhile, and whenever
-// there is no room, Take refuses and the caller sends its tensors through the
+// there is no room, Take lends nothing and the caller sends its tensors through the
 // socket.
 //
 // What a server has written is lent on to another execution where it lies (Borrow): to one of the same server, or of another one with which the

@@ -58,8 +58,8 @@ type Pool struct {
 	readers []*Pool        // whose servers get the slabs of this pool, too
 	size    int64          // of slabs, of those that are being made, and of those that are let go because a reader lacks them
 	growing bool
-	refused bool // by the server or the system, until the next Discard
-	shuns   bool // the server has refused the slab of another pool since the last Discard
+	denied  bool // slabs, by the server or the system, until the next Discard
+	shuns   bool // the server has denied the slab of another pool since the last Discard
 	closed  bool
 	epoch   atomic.Int64 // counts Discards: a slab that was begun before one is given up. It changes with mu
 }
@@ -98,7 +98,7 @@ func (p *Pool) grow(n int) {
 	for size < int64(n) {
 		size *= 2
 	}
-	if p.growing || p.refused || p.closed || p.size+size > p.limit {
+	if p.growing || p.denied || p.closed || p.size+size > p.limit {
 		return
 	}
 	p.growing, p.size = true, p.size+size
@@ -116,7 +116,7 @@ func (p *Pool) grow(n int) {
 			p.known[s] = true
 		case epoch == p.epoch.Load():
 			p.size -= size
-			p.refused = true
+			p.denied = true
 		}
 		closed := p.closed
 		p.mu.Unlock()
@@ -211,7 +211,7 @@ func (p *Pool) Discard() {
 	p.mu.Lock()
 	p.epoch.Add(1)
 	slabs := p.slabs
-	p.slabs, p.size, p.refused, p.shuns = nil, 0, false, false
+	p.slabs, p.size, p.denied, p.shuns = nil, 0, false, false
 	clear(p.known)
 	p.mu.Unlock()
 	for _, s := range slabs {

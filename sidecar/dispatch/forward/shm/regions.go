@@ -100,7 +100,7 @@ func (r *Regions) Close() { r.Unregistered("") }
 
 // Missing reports whether size bytes from offset on of a region reach into pages
 // that its object no longer has. It is false for a place outside the region, which
-// the server refuses. Offset and size must not overflow together.
+// the server does not take. Offset and size must not overflow together.
 func (r *Regions) Missing(name string, offset, size uint64) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -11,7 +11,7 @@ import (
 
 // A slab can be opened under its name only until that is unlinked, which is soon, so that a crash leaves nothing behind. So a server that is to read what
 // another one has written gets the slabs that the other one's pool makes from then on, and those that there are are replaced. Until then, and where it
-// refuses them, what it is to read is copied, or goes through the socket.
+// denies them, what it is to read is copied, or goes through the socket.
 
 // share has the slabs of the pool registered with the server of another one, too, which is to read what this one's writes.
 func (p *Pool) share(reader *Pool) {
@@ -74,7 +74,7 @@ func (p *Pool) offer(s *slab, readers []*Pool) {
 // takes registers the slab of another pool with the pool's server. It returns false if the pool is closed.
 func (p *Pool) takes(ctx context.Context, s *slab) bool {
 	p.mu.Lock()
-	epoch, closed, shuns := p.epoch.Load(), p.closed, p.shuns || p.refused
+	epoch, closed, shuns := p.epoch.Load(), p.closed, p.shuns || p.denied
 	s.offers(p)
 	p.mu.Unlock()
 	if closed || shuns {

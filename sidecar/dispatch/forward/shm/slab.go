@@ -192,17 +192,17 @@ func (b *Block) Buffer() mem.Buffer {
 		b.Free()
 		return small
 	}
-	return &part{mem.NewBuffer(&b.Data, owner{b}), b}
+	return &part{mem.NewBuffer(&b.Data, giver{b}), b}
 }
 
-// owner gives a block back in place of gRPC's buffer pools.
-type owner struct{ block *Block }
+// giver gives a block back in place of gRPC's buffer pools.
+type giver struct{ block *Block }
 
-// Get implements mem.BufferPool; nothing is ever got from an owner.
-func (owner) Get(n int) *[]byte { b := make([]byte, n); return &b }
+// Get implements mem.BufferPool; nothing is ever got from it.
+func (giver) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements mem.BufferPool.
-func (o owner) Put(*[]byte) { o.block.Free() }
+func (g giver) Put(*[]byte) { g.block.Free() }
 
 // part is a buffer of a block or of a part of one.
 type part struct {

@@ -34,7 +34,7 @@ type partitionState struct {
 	cuda    map[string]*cudaRegion
 }
 
-// Checkpoint reads the settings and regions of every partition that is up, so that an order that some of them refuse can
+// Checkpoint reads the settings and regions of every partition that is up, so that an order that some of them deny can
 // be taken back from the others; model is that of a trace setting, or empty. Restore sets back what has changed since.
 // Its error names what could not be set back.
 func (a *Aggregate) Checkpoint(ctx context.Context, model string) (restore func(context.Context) error, err error) {
@@ -72,11 +72,11 @@ func (a *Aggregate) readState(ctx context.Context, p Partition, model string) (p
 		return s, err
 	}
 	if model != "" && slices.Contains(p.Models, model) {
-		own, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.TraceSetting, &tritonpb.TraceSettingRequest{ModelName: model})
+		ofModel, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.TraceSetting, &tritonpb.TraceSettingRequest{ModelName: model})
 		if err != nil {
 			return s, err
 		}
-		s.ofModel = own.GetSettings()
+		s.ofModel = ofModel.GetSettings()
 	}
 	system, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, &tritonpb.SystemSharedMemoryStatusRequest{})
 	if err != nil {

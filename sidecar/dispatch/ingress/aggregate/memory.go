@@ -107,7 +107,7 @@ func (a *Aggregate) remember(order proto.Message) {
 }
 
 // Replay sends a server what clients have set on all servers before. The error has
-// the server's refusals, except for a region that it has already and a trace
+// the server's denials, except for a region that it has already and a trace
 // setting of a model that it does not have.
 func (a *Aggregate) Replay(ctx context.Context, server grpc.ClientConnInterface) error {
 	var errs []error
@@ -172,7 +172,7 @@ func orderOf(parts []string, body []byte) proto.Message {
 	size, offset := number(root, "byte_size"), number(root, "offset")
 	if system {
 		if guard.Region(key, offset, size) != nil {
-			return nil // the front refuses it too
+			return nil // the front denies it too
 		}
 		return &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: key, Offset: offset, ByteSize: size}
 	}

@@ -17,9 +17,9 @@ import (
 
 func errNoneUp() error { return status.Error(codes.Unavailable, "no Triton server is up") }
 
-// tell gives an order to partitions, all or nothing. If one of them refuses, the order is taken back from all of them,
-// the refusing one included: Triton carries out a part of an order before it finds that the rest is wrong. The answer is
-// the first partition's. A refusal is passed on with Triton's text; a partition that did not answer is named. An order
+// tell gives an order to partitions, all or nothing. If one of them denies it, the order is taken back from all of them,
+// the denying one included: Triton carries out a part of an order before it finds that the rest is wrong. The answer is
+// the first partition's. A denial is passed on with Triton's text; a partition that did not answer is named. An order
 // that all have accepted is remembered for partitions that start later.
 func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions []Partition, model string, m method[Q, A], request Q) (A, error) {
 	var none A
@@ -32,26 +32,26 @@ func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions 
 		return none, status.Errorf(codes.Unavailable, "nothing was changed: %v", err)
 	}
 	answers, failures := askAll(ctx, a, partitions, m, request)
-	var refused error
+	var denied error
 	for i, err := range failures {
 		switch status.Code(err) {
 		case codes.OK:
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-			if refused == nil {
-				refused = status.Errorf(status.Code(err), "partition %s: %s; nothing was changed", partitions[i].ID, status.Convert(err).Message())
+			if denied == nil {
+				denied = status.Errorf(status.Code(err), "partition %s: %s; nothing was changed", partitions[i].ID, status.Convert(err).Message())
 			}
 		default:
-			refused = err
+			denied = err
 		}
 	}
-	if refused == nil {
+	if denied == nil {
 		a.remember(request)
 		return answers[0], nil
 	}
 	if err := restore(context.WithoutCancel(ctx)); err != nil {
-		return none, status.Errorf(status.Code(refused), "%s; and not everything could be set back: %v", status.Convert(refused).Message(), err)
+		return none, status.Errorf(status.Code(denied), "%s; and not everything could be set back: %v", status.Convert(denied).Message(), err)
 	}
-	return none, refused
+	return none, denied
 }
 
 // Exclusively waits until no other change of the partitions' settings is under
@@ -62,7 +62,7 @@ func (a *Aggregate) Exclusively() (end func()) {
 	return a.telling.Unlock
 }
 
-// first asks partitions in turn until one answers; a refusal is an answer.
+// first asks partitions in turn until one answers; a denial is an answer.
 func first[Q, A any](ctx context.Context, a *Aggregate, partitions []Partition, m method[Q, A], request Q) (A, error) {
 	var answer A
 	err := errNoneUp()
@@ -127,7 +127,7 @@ func (a *Aggregate) SystemSharedMemoryRegister(ctx context.Context, r *tritonpb.
 		}
 	}
 	if len(lacking) == 0 {
-		lacking = partitions // Triton refuses it, because it has it
+		lacking = partitions // Triton denies it, because it has it
 	}
 	return tell(ctx, a, lacking, "", tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryRegister, r)
 }
@@ -149,8 +149,8 @@ func (a *Aggregate) CudaSharedMemoryStatus(ctx context.Context, r *tritonpb.Cuda
 	return answers[0], nil
 }
 
-// CudaSharedMemoryRegister registers a region with every partition. One whose process does not see the GPU that the
-// memory is on refuses, and then no partition has it.
+// CudaSharedMemoryRegister registers a region with every partition. One whose server does not see the GPU that the
+// memory is on denies it, and then no partition has it.
 func (a *Aggregate) CudaSharedMemoryRegister(ctx context.Context, r *tritonpb.CudaSharedMemoryRegisterRequest) (*tritonpb.CudaSharedMemoryRegisterResponse, error) {
 	return tell(ctx, a, a.up(), "", tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryRegister, r)
 }
@@ -160,7 +160,7 @@ func (a *Aggregate) CudaSharedMemoryUnregister(ctx context.Context, r *tritonpb.
 	return tell(ctx, a, a.up(), "", tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryUnregister, r)
 }
 
-// fromAll asks every partition that is up; those that cannot be reached are left out. The first refusal is the error: a
+// fromAll asks every partition that is up; those that cannot be reached are left out. The first denial is the error: a
 // region that one of them does not have cannot be used.
 func fromAll[Q, A any](ctx context.Context, a *Aggregate, m method[Q, A], request Q) ([]A, error) {
 	var list []A

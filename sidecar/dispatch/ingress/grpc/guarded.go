@@ -10,7 +10,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/guard"
 )
 
-// SystemSharedMemoryRegister refuses memory that is not the caller's.
+// SystemSharedMemoryRegister denies memory that is not the caller's.
 func (f *front) SystemSharedMemoryRegister(ctx context.Context, r *tritonpb.SystemSharedMemoryRegisterRequest) (*tritonpb.SystemSharedMemoryRegisterResponse, error) {
 	if err := guard.Region(r.GetKey(), r.GetOffset(), r.GetByteSize()); err != nil {
 		return nil, err
@@ -18,7 +18,7 @@ func (f *front) SystemSharedMemoryRegister(ctx context.Context, r *tritonpb.Syst
 	return f.Aggregator.SystemSharedMemoryRegister(ctx, r)
 }
 
-// LogSettings refuses settings that name a file of the server's.
+// LogSettings denies settings that name a file of the server's.
 func (f *front) LogSettings(ctx context.Context, r *tritonpb.LogSettingsRequest) (*tritonpb.LogSettingsResponse, error) {
 	for name := range r.GetSettings() {
 		if err := guard.LogSetting(name); err != nil {
@@ -28,7 +28,7 @@ func (f *front) LogSettings(ctx context.Context, r *tritonpb.LogSettingsRequest)
 	return f.Aggregator.LogSettings(ctx, r)
 }
 
-// TraceSetting refuses settings that name a file of the server's.
+// TraceSetting denies settings that name a file of the server's.
 func (f *front) TraceSetting(ctx context.Context, r *tritonpb.TraceSettingRequest) (*tritonpb.TraceSettingResponse, error) {
 	for name := range r.GetSettings() {
 		if err := guard.TraceSetting(name); err != nil {

@@ -118,10 +118,10 @@ func New(o Options) *Server {
 		o.Refused = func(context.Context, string, error) {}
 	}
 	served := &Server{}
-	own := gate.Credentials(o.Credentials)
+	secured := gate.Credentials(o.Credentials)
 	if !o.GRPC {
 		served.wire = newWire(o, &unaryInfer{inferer: o.Inferer, refused: o.Refused, log: o.Logger})
-		own = inner{own}
+		secured = inner{secured}
 		o.MaxAge = 0 // wire sees to that
 	}
 	s := grpc.NewServer([]grpc.ServerOption{
@@ -137,7 +137,7 @@ func New(o Options) *Server {
 		grpc.WriteBufferSize(connectionBuffer),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshake),
-		grpc.Creds(own),
+		grpc.Creds(secured),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.ChainStreamInterceptor(recovering(o.Logger), exceeded),

@@ -1,8 +1,8 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard refuses orders that would make a Triton server touch files or
-// memory that are not the caller's. Newer servers refuse most of them by
+// Package guard denies orders that would make a Triton server touch files or
+// memory that are not the caller's. Newer servers deny most of them by
 // themselves; an older one, or one that Conch did not start, may not. Both fronts
 // use it. Errors are gRPC status errors.
 package guard
@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// LogSetting refuses to change where a server writes its log (CVE-2023-31036 and
+// LogSetting denies a change of where a server writes its log (CVE-2023-31036 and
 // similar faults).
 func LogSetting(name string) error {
 	if name == "log_file" {
@@ -24,7 +24,7 @@ func LogSetting(name string) error {
 	return nil
 }
 
-// TraceSetting refuses to change where a server writes its traces.
+// TraceSetting denies a change of where a server writes its traces.
 func TraceSetting(name string) error {
 	if name == "trace_file" {
 		return status.Error(codes.Unimplemented, "trace file location can not be updated through network protocol")
@@ -37,7 +37,7 @@ func TraceSetting(name string) error {
 // (shm-region-prefix-name).
 var reserved = [...]string{"triton_python_backend_shm_region", "conch-"}
 
-// Region refuses to register system shared memory under a key that is not the
+// Region denies system shared memory under a key that is not the
 // plain name of an object, that belongs to a backend (CVE-2025-23319, -23320,
 // -23334: a client that registers it reads and writes the backend's memory), or
 // with an end that overflows.

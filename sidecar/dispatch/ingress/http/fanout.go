@@ -23,8 +23,8 @@ type answer struct {
 
 // settings handles what all partitions must have alike and any of them can report: log and trace settings and
 // shared-memory regions. A query goes to the first partition. An order goes to each in turn. The caller gets the first
-// partition's answer, or the first refusal; after a refusal the order is taken back where it was carried out. A model's
-// trace setting concerns only the partitions that have the model, so a refusal of it counts only if no partition accepts
+// partition's answer, or the first denial; after a denial the order is taken back where it was carried out. A model's
+// trace setting concerns only the partitions that have the model, so a denial of it counts only if no partition accepts
 // it.
 //
 // An order that all have accepted is remembered for partitions that start later.
@@ -60,7 +60,7 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 			return
 		}
 	}
-	var accepted, refused *answer
+	var accepted, denied *answer
 	var failure error
 	for _, endpoint := range endpoints {
 		a, err := h.ask(r.Context(), endpoint, r, body.ReadOnlyData())
@@ -78,27 +78,27 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 				a.write(w)
 				return
 			}
-		case refused == nil:
-			refused = a
+		case denied == nil:
+			denied = a
 		}
 	}
 	if failure != nil {
 		h.o.Logger.Warn("a setting did not reach every partition", "path", requestPath(r), "error", failure)
 	}
 	if rt.model != "" && accepted != nil {
-		refused = nil
+		denied = nil
 	}
-	if accepted != nil && refused == nil && failure == nil && r.Method == nethttp.MethodPost && h.o.Remember != nil {
+	if accepted != nil && denied == nil && failure == nil && r.Method == nethttp.MethodPost && h.o.Remember != nil {
 		h.o.Remember(requestPath(r), body.ReadOnlyData())
 	}
-	if refused != nil || failure != nil {
+	if denied != nil || failure != nil {
 		if err := restore(context.WithoutCancel(r.Context())); err != nil {
 			h.o.Logger.Warn("a setting could not be taken back from every partition", "path", requestPath(r), "error", err)
 		}
 	}
 	switch {
-	case refused != nil:
-		refused.write(w)
+	case denied != nil:
+		denied.write(w)
 	case failure != nil:
 		fail(w, nethttp.StatusServiceUnavailable, jsonType, "nothing was changed: failed to reach a Triton server: "+failure.Error())
 	case accepted != nil:

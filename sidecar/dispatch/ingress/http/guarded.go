@@ -10,27 +10,27 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
-// guarded refuses settings and regions that would make a server touch files or memory that are not the caller's. A body
-// that is no JSON object is left for the server to refuse.
+// guarded denies settings and regions that would make a server touch files or memory that are not the caller's. A body
+// that is no JSON object is left to the server.
 func guarded(path string, body []byte) error {
 	if len(body) == 0 {
 		return nil
 	}
 	doc, err := tritonjson.Parse(body)
 	if err != nil {
-		return nil // the server refuses it with its own text
+		return nil // the server denies it with its own text
 	}
-	refuse := guard.LogSetting
+	deny := guard.LogSetting
 	switch {
 	case strings.HasPrefix(path, "/v2/systemsharedmemory/") && strings.HasSuffix(path, "/register"):
 		return guardedRegion(doc.Root())
 	case strings.HasSuffix(path, "/trace/setting"):
-		refuse = guard.TraceSetting
+		deny = guard.TraceSetting
 	case path != "/v2/logging":
 		return nil
 	}
 	for name := range doc.Root().Members() {
-		if err := refuse(cString(name)); err != nil {
+		if err := deny(cString(name)); err != nil {
 			return err
 		}
 	}
@@ -41,7 +41,7 @@ func guarded(path string, body []byte) error {
 func guardedRegion(root tritonjson.Value) error {
 	var key string
 	if v, ok := root.Find("key"); ok {
-		key, _ = v.AsString() // what is no string is refused by the server
+		key, _ = v.AsString() // what is no string is denied by the server
 	}
 	number := func(name string) uint64 {
 		v, _ := root.Find(name)

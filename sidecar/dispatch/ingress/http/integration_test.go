@@ -131,7 +131,7 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 	h := front.New(front.Options{Inferer: d, Catalog: a, Picker: d, Endpoints: a, Aggregator: a})
 	t.Cleanup(h.Close)
 	address = listen(t, h, true)
-	m, err := metrics.New(metrics.Options{Partitions: d, Own: prometheus.NewRegistry()})
+	m, err := metrics.New(metrics.Options{Partitions: d, Conch: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	return address, d, m
 }

@@ -150,7 +150,7 @@ func (c *conn) look() (ends bool) {
 	before := c.first // net/http waits for its first request
 	c.first = false
 	for {
-		v, err := c.await(before && !c.waited)
+		v, err := c.next(before && !c.waited)
 		if err == nil && v == plain {
 			c.waited = before
 			err = c.answer()
@@ -174,15 +174,15 @@ func (c *conn) look() (ends bool) {
 	}
 }
 
-// await reads until it is clear whose the next request is. Timed: net/http has set a deadline for it.
-func (c *conn) await(timed bool) (verdict, error) {
+// next reads until it is clear whose the next request is. Timed: net/http has set a deadline for it.
+func (c *conn) next(timed bool) (verdict, error) {
 	for skipped := 0; ; {
 		for ; c.posted && skipped < tolerated && c.r < c.w && (c.buf[c.r] == '\r' || c.buf[c.r] == '\n'); skipped++ {
 			c.r++
 		}
 		// What has come of a next request shows that the client is there, and has to wait for its turn.
 		if c.r < c.w {
-			if err := c.awaitAnswer(); err != nil {
+			if err := c.lastAnswered(); err != nil {
 				return 0, err
 			}
 			if v := c.verdict(); v != incomplete {
@@ -191,7 +191,7 @@ func (c *conn) await(timed bool) (verdict, error) {
 		}
 		switch {
 		case c.server.leaving.Load():
-			return 0, cmp.Or(c.awaitAnswer(), errLeaving)
+			return 0, cmp.Or(c.lastAnswered(), errLeaving)
 		case c.owed: // who answers sets the deadline for the next request
 		case timed:
 		case c.r < c.w:
@@ -246,8 +246,8 @@ func (c *conn) room() {
 	}
 }
 
-// awaitAnswer waits for the answer to the last request. With an error the connection ends.
-func (c *conn) awaitAnswer() error {
+// lastAnswered waits for the answer to the last request. With an error the connection ends.
+func (c *conn) lastAnswered() error {
 	if !c.owed {
 		return nil
 	}
@@ -260,7 +260,7 @@ func (c *conn) awaitAnswer() error {
 func (c *conn) leaves(left *bool) {
 	if *left && c.owed {
 		c.x.cancel()
-		_ = c.awaitAnswer() // the connection ends in any case
+		_ = c.lastAnswered() // the connection ends in any case
 	}
 }
 

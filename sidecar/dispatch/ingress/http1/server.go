@@ -31,7 +31,7 @@ type Server struct {
 // answered here. Their handler answers at once or later (exchange.Later), sets the Content-Length of its answer, reads no body after it has begun to answer, keeps neither request nor ResponseWriter, and
 // does not change the request's Header.
 func New(s *nethttp.Server, plain func(path string) bool) *Server {
-	own := &Server{net: s, takes: plain, conns: map[*conn]struct{}{}}
+	server := &Server{net: s, takes: plain, conns: map[*conn]struct{}{}}
 	inner, state := s.ConnContext, s.ConnState
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		if inner != nil {
@@ -55,8 +55,8 @@ func New(s *nethttp.Server, plain func(path string) bool) *Server {
 			c.theirs = true
 		}
 	}
-	s.RegisterOnShutdown(own.leave)
-	return own
+	s.RegisterOnShutdown(server.leave)
+	return server
 }
 
 // Serve is that of net/http's Server.

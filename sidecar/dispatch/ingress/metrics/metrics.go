@@ -44,8 +44,8 @@ type Options struct {
 	Partitions Partitions
 	// Requests has the requests of clients; nil leaves the partitions' own numbers, which count a batch as one request.
 	Requests Requests
-	// Own is our own registry; nil means none.
-	Own prometheus.Gatherer
+	// Conch has the metrics of Conch itself; nil means none.
+	Conch prometheus.Gatherer
 	// Registerer takes the counter of failed scrapes, conch_partition_scrape_failures_total; nil leaves it out.
 	Registerer prometheus.Registerer
 	// Timeout bounds the scrape of all partitions, which runs in parallel; zero means two seconds.
@@ -76,8 +76,8 @@ func New(o Options) (*Handler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Own == nil {
-		o.Own = prometheus.Gatherers{}
+	if o.Conch == nil {
+		o.Conch = prometheus.Gatherers{}
 	}
 	h := &Handler{o: o,
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -109,7 +109,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // contradicts something before it, such as a partition's family of another type than ours, is left out and in the error.
 func (h *Handler) Gather() ([]*dto.MetricFamily, error) {
 	scraped := h.scrapeAll()
-	all := prometheus.Gatherers{h.o.Own}
+	all := prometheus.Gatherers{h.o.Conch}
 	if h.o.Requests != nil {
 		described := map[string]*dto.MetricFamily{}
 		for _, families := range scraped {

@@ -24,7 +24,7 @@ func RepositoryIndex(m *tritonpb.RepositoryIndexResponse) []byte {
 	return appendField(nil, f, m.ProtoReflect().Get(f))
 }
 
-// Error is the body of every refusal: {"error":"..."}.
+// Error is the body of every error: {"error":"..."}.
 func Error(message string) []byte {
 	return append(AppendString([]byte(`{"error":`), message), '}')
 }

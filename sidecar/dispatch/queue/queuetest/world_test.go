@@ -132,7 +132,7 @@ func runWorkload(w Workload, rate float64) Result {
 				s.result.Sent[i]++
 			}
 			r := s.request()
-			*r = queue.Request{Arrival: due, Deadline: due + w.Models[i].SLO, Rows: 1, Owner: &ids[i]}
+			*r = queue.Request{Arrival: due, Deadline: due + w.Models[i].SLO, Rows: 1, Tag: &ids[i]}
 			s.queue.Enqueue(due, ids[i], r)
 			arrival, model = arrivals.next()
 		default:
@@ -236,7 +236,7 @@ func (s *sim) Drop(r *queue.Request, _ queue.DropReason) { s.answer(r, true) }
 
 func (s *sim) answer(r *queue.Request, bad bool) {
 	if bad && r.Arrival >= s.counted {
-		s.result.Bad[s.models[*r.Owner.(*queue.ModelID)]]++
+		s.result.Bad[s.models[*r.Tag.(*queue.ModelID)]]++
 	}
 	s.free = append(s.free, r)
 }
