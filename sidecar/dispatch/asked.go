@@ -123,7 +123,7 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	if c.asked.name == "" {
 		return nil
 	}
-	d.queues.awaitSwap() // until then look finds the table that had the model
+	d.queues.afterSwap() // until then look finds the table that had the model
 	again := &batch.Request{Model: c.asked.name, Version: c.asked.version, Parameters: c.asked.parameters}
 	if len(c.req.Inputs) > 0 {
 		again.Inputs = []batch.Tensor{{Shape: c.req.Inputs[0].Shape}}

@@ -151,7 +151,7 @@ func (c *call) abandon() {
 
 // admitted admits a call, unless it was before, while it waited for a variant.
 func (c *call) admitted() (refused answer, ok bool) {
-	if c.under != nil {
+	if c.account != nil {
 		return answer{}, true
 	}
 	late := int64(0)

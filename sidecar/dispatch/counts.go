@@ -108,7 +108,7 @@ func (t *tally) answered(err error, backend string) {
 	if err == nil {
 		t.executions.Add(1)
 	}
-	if err == nil || status.Code(err) == codes.Canceled || judgeError(err, backend) == succeeded {
+	if err == nil || status.Code(err) == codes.Canceled || verdictOfError(err, backend) == succeeded {
 		t.asked.Add(1)
 	}
 }

@@ -202,7 +202,7 @@ func (d *Dispatcher) blame(a *attempt, err error, e *evidence) {
 func (t *ticket) faulted(on router.Lease, err error, text string, n int, inGroup bool) (f router.Fault, known bool) {
 	dead := forward.DeadStub(text)
 	// An answer of a model's own is nothing that another place would answer otherwise, as far as is known.
-	known = !dead && (t.model.failsAs(text, inGroup, t.d.now()) || judgeError(err, t.model.backend()) == succeeded)
+	known = !dead && (t.model.failsAs(text, inGroup, t.d.now()) || verdictOfError(err, t.model.backend()) == succeeded)
 	of := router.OfPlace
 	switch {
 	case known:

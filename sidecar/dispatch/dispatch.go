@@ -110,7 +110,7 @@ func (d *Dispatcher) finishAndFree(c *call, a answer) (resp *batch.Response, err
 			resp, err = nil, errFault
 		}
 	}()
-	if !c.here { // no model was found for it
+	if !c.atModel { // no model was found for it
 		return nil, d.early(c, &a)
 	}
 	return d.finish(c, a)
@@ -238,7 +238,7 @@ func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
 	if route.spec.Cold {
 		c.patience(d.o.LoadWait)
 	}
-	c.here = true
+	c.atModel = true
 	route.counts.arrive(c.begins)
 	queueable = c.queueable(route)
 	c.setDue(route)
@@ -391,7 +391,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 // move queues a call again, under a table that comes into force.
 func (d *Dispatcher) move(c *call) {
 	defer c.req.Free()
-	d.queues.awaitSwap() // the new table is in force after this
+	d.queues.afterSwap() // the new table is in force after this
 	how := isUnqueued
 	if route, err := d.route(c.req.Model); err == nil {
 		if key, rows, ok, _ := route.rules.Key(c.req); ok && rows <= route.maxBatch {

@@ -20,7 +20,7 @@ func (d *Dispatcher) unwanted(c *call, a answer) {
 	if o.Result == Cancelled && a.result == OK {
 		o.Result = Failed
 	}
-	c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
+	c.model.count(c.tally, a.series, &o, verdictOf(&o, a.failure(), c.model.backend(), a.rows > 0))
 	if a.resp != nil {
 		a.resp.Free()
 	}
@@ -37,7 +37,7 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	o, now := c.end(&a)
 	d.overdue(c, &a, now)
 	if !c.is(left) { // else it is counted when it ends
-		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
+		c.model.count(c.tally, a.series, &o, verdictOf(&o, a.failure(), c.model.backend(), a.rows > 0))
 	}
 	if a.resp != nil && !a.resp.Cleared && c.asked.target.Answer != nil {
 		c.asked.target.Answer(a.resp)

@@ -179,7 +179,7 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 	}
 	if t.model != nil {
 		t.model.counts.arrive(t.arrived)
-		t.here, t.rows = true, 1
+		t.atModel, t.rows = true, 1
 	}
 	lease, a, ok := d.proxied(t, model)
 	if !ok {

@@ -301,8 +301,8 @@ func (q *queues) end(c *call) bool {
 	return true
 }
 
-// awaitSwap waits until no table is being swapped.
-func (q *queues) awaitSwap() {
+// afterSwap returns when no table is being swapped.
+func (q *queues) afterSwap() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 }

@@ -210,7 +210,7 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 // receive takes the caller's requests until it has no more.
 func (s *inferStream) receive() error {
 	for {
-		if err := s.awaitRoom(); err != nil {
+		if err := s.takesMore(); err != nil {
 			return err
 		}
 		var f batch.Frame

@@ -88,8 +88,8 @@ func (s *inferStream) discharge(size int64) {
 	}
 }
 
-// awaitRoom waits until the stream owes little enough to take another request.
-func (s *inferStream) awaitRoom() error {
+// takesMore waits until the stream owes little enough to take another request.
+func (s *inferStream) takesMore() error {
 	for {
 		s.mu.Lock()
 		room := s.owed == 0 || (s.owed < s.d.o.MaxQueuedRequests/streamShare && s.bytes < s.d.o.MaxQueuedBytes/streamShare)

@@ -356,10 +356,10 @@ func (s *inferStream) closeSend() {
 // stream, whose errors are text without a code.
 func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason string) {
 	o, now := p.ticket.end(&answer{result: result, reason: reason, started: p.begins, rows: p.rows, passed: true})
-	v := judge(&o, nil, "", false)
+	v := verdictOf(&o, nil, "", false)
 	if result == Failed && p.errorText != "" {
 		if v = uncounted; !forward.RefusalText(p.errorText) {
-			v = judgeError(status.Error(codes.Internal, p.errorText), p.model.backend())
+			v = verdictOfError(status.Error(codes.Internal, p.errorText), p.model.backend())
 		}
 	}
 	partition, _ := p.lease.Attached().(*partitionSeries)

@@ -48,10 +48,10 @@ type ticket struct {
 	until   time.Time     // waits end
 	loaded  bool          // it waited for a load
 
-	under *account // that it is admitted to; nil: it is not
-	size  int64    // in bytes, as admitted
-	here  bool     // it has arrived at its model
-	over  atomic.Bool
+	account *account    // that it is admitted to; nil: it is not
+	size    int64       // in bytes, as admitted
+	atModel bool        // it has arrived at its model
+	over    atomic.Bool // it has ended
 }
 
 // open begins a ticket. The timeout is the request's own; 0: none.
@@ -85,7 +85,7 @@ func (t *ticket) admit(size, late int64) (refused answer, ok bool) {
 	if err != nil {
 		return refusal(reason, err), false
 	}
-	t.under, t.size = to, size
+	t.account, t.size = to, size
 	return answer{}, true
 }
 
@@ -104,14 +104,14 @@ func (t *ticket) moves(to *model) {
 	if t.model == to {
 		return
 	}
-	if t.here {
+	if t.atModel {
 		t.model.counts.leave()
 		to.counts.arrive(t.arrived)
 	}
 	t.model = to
-	if t.under != nil {
-		t.d.admission.move(t.under, &to.account, t.size)
-		t.under = &to.account
+	if t.account != nil {
+		t.d.admission.move(t.account, &to.account, t.size)
+		t.account = &to.account
 	}
 }
 
@@ -197,12 +197,12 @@ func (t *ticket) end(a *answer) (o Outcome, now time.Time) {
 		t.d.o.Logger.Error("a request has two outcomes: this is a fault of Conch's", "model", o.Model, "result", o.Result.String(), "reason", o.Reason)
 		return o, now
 	}
-	if t.here {
+	if t.atModel {
 		t.model.counts.leave()
 	}
 	t.d.o.Observer.Finished(o)
-	if t.under != nil {
-		t.d.admission.leave(t.under, t.size)
+	if t.account != nil {
+		t.d.admission.leave(t.account, t.size)
 	}
 	return o, now
 }
@@ -220,11 +220,11 @@ func (t *ticket) withdraw() {
 		t.d.endedTwice.Add(1)
 		return
 	}
-	if t.here {
+	if t.atModel {
 		t.model.counts.leave()
 	}
-	if t.under != nil {
-		t.d.admission.leave(t.under, t.size)
+	if t.account != nil {
+		t.d.admission.leave(t.account, t.size)
 	}
 }
 
@@ -252,7 +252,7 @@ func (t *ticket) spend(o *Outcome, a *answer, now time.Time) {
 func (t *ticket) outcome(a *answer) (o Outcome, now time.Time) {
 	now = t.d.clock.Now()
 	o = Outcome{
-		Early: !t.here, Name: t.asked.name, Result: a.result, Latency: now.Sub(t.arrived), Rows: t.rows, Batch: a.rows,
+		Early: !t.atModel, Name: t.asked.name, Result: a.result, Latency: now.Sub(t.arrived), Rows: t.rows, Batch: a.rows,
 		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason, Loading: t.begins.Sub(t.arrived),
 	}
 	if t.model != nil {

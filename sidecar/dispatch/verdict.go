@@ -42,8 +42,8 @@ func (v verdict) reason() string {
 	return ""
 }
 
-// judge returns how Triton would count a request with this outcome.
-func judge(o *Outcome, err error, backend string, ran bool) verdict {
+// verdictOf returns how Triton would count a request with this outcome.
+func verdictOf(o *Outcome, err error, backend string, ran bool) verdict {
 	switch o.Result {
 	case OK, Late, Cold:
 		return succeeded
@@ -60,13 +60,13 @@ func judge(o *Outcome, err error, backend string, ran bool) verdict {
 	if !ran {
 		return failedOther
 	}
-	return judgeError(err, backend)
+	return verdictOfError(err, backend)
 }
 
-// judgeError returns how Triton 2.51 was observed to count a server's error. The
+// verdictOfError returns how Triton 2.51 was observed to count a server's error. The
 // error does not show it directly: a request that Triton refuses and one that a
 // model fails both come back as a status.
-func judgeError(err error, backend string) verdict {
+func verdictOfError(err error, backend string) verdict {
 	s := forward.Status(err)
 	text := s.Message()
 	if strings.HasPrefix(text, "in ensemble '") { // of a step, whatever refused or failed that: the ensemble's own validation says nothing of steps

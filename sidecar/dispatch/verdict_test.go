@@ -35,13 +35,13 @@ func TestErrorsAreCountedAsTritonDoes(t *testing.T) {
 		{codes.Unavailable, "partition gpu0 was lost: Socket closed", "python", failedOther},
 		{codes.Canceled, "context canceled", "python", failedCanceled},
 	} {
-		require.Equal(t, c.want, judge(&Outcome{Result: Failed}, status.Error(c.code, c.text), c.backend, true), c.text)
+		require.Equal(t, c.want, verdictOf(&Outcome{Result: Failed}, status.Error(c.code, c.text), c.backend, true), c.text)
 	}
-	require.Equal(t, failedOther, judge(&Outcome{Result: Failed}, errors.New("no partition is up"), "python", false))
-	require.Equal(t, succeeded, judge(&Outcome{Result: Late}, nil, "", true))
-	require.Equal(t, failedRejected, judge(&Outcome{Result: Dropped}, nil, "", false))
-	require.Equal(t, failedCanceled, judge(&Outcome{Result: Cancelled}, nil, "", false))
-	require.Equal(t, failedRejected, judge(&Outcome{Result: Rejected, Reason: "queue_bytes"}, nil, "", false))
-	require.Equal(t, uncounted, judge(&Outcome{Result: Rejected, Reason: "draining"}, nil, "", false))
-	require.Equal(t, uncounted, judge(&Outcome{Result: Rejected, Reason: reasonLevel}, nil, "", false), "a request that Triton's own queue refuses is not counted")
+	require.Equal(t, failedOther, verdictOf(&Outcome{Result: Failed}, errors.New("no partition is up"), "python", false))
+	require.Equal(t, succeeded, verdictOf(&Outcome{Result: Late}, nil, "", true))
+	require.Equal(t, failedRejected, verdictOf(&Outcome{Result: Dropped}, nil, "", false))
+	require.Equal(t, failedCanceled, verdictOf(&Outcome{Result: Cancelled}, nil, "", false))
+	require.Equal(t, failedRejected, verdictOf(&Outcome{Result: Rejected, Reason: "queue_bytes"}, nil, "", false))
+	require.Equal(t, uncounted, verdictOf(&Outcome{Result: Rejected, Reason: "draining"}, nil, "", false))
+	require.Equal(t, uncounted, verdictOf(&Outcome{Result: Rejected, Reason: reasonLevel}, nil, "", false), "a request that Triton's own queue refuses is not counted")
 }

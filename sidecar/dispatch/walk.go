@@ -74,7 +74,7 @@ func (d *Dispatcher) walk(c *call, route *route) answer {
 		return d.passThrough(c)
 	}
 	c.walked = true
-	w := &walk{d: d, c: c, route: route, run: run, account: c.under, tensors: make(map[string]*between, 2*len(route.graph.Steps)), results: make(chan stepped, len(route.graph.Steps))}
+	w := &walk{d: d, c: c, route: route, run: run, account: c.account, tensors: make(map[string]*between, 2*len(route.graph.Steps)), results: make(chan stepped, len(route.graph.Steps))}
 	if c.within != nil {
 		w.account = c.within.account
 	}
@@ -344,7 +344,7 @@ func (w *walk) call(i int, r *batch.Request, route *route) *call {
 	c.open(w.ctx, d, w.timeout())
 	c.until = w.c.until
 	c.moves(route.model)
-	c.executes, c.tally, c.here = route.executes, route.tallyOf(r.Version), true
+	c.executes, c.tally, c.atModel = route.executes, route.tallyOf(r.Version), true
 	route.counts.arrive(c.begins)
 	return c
 }
@@ -409,7 +409,7 @@ func (c *call) ended(a *answer) {
 	c.model.counts.leave()
 	c.d.overdue(c, a, now)
 	if !c.is(left) { // else it is counted when it ends
-		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
+		c.model.count(c.tally, a.series, &o, verdictOf(&o, a.failure(), c.model.backend(), a.rows > 0))
 	}
 	if !a.passed && !c.walked {
 		c.span.Queued(c.req.Model, c.arrived, c.arrived.Add(o.Queued))

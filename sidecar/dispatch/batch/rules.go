@@ -315,7 +315,7 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 // Triton server (2.51). They are: a shape whose byte size overflows, which Triton
 // computes as too small; a classification of a BYTES output, which divides by the
 // size of its elements; a text as sequence id that is longer than the tensor that
-// Triton writes it into. It also returns one for a place in shared memory whose end
+// Triton writes it into. It also returns one for an extent in shared memory whose end
 // overflows, which older servers take for one inside the region. It returns nil
 // for all others.
 //
@@ -327,7 +327,7 @@ func (u *Rules) Hazard(r *Request) error {
 	}
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
-		if err := r.placeHazard("input", t.Name, t.Parameters); err != nil {
+		if err := r.extentHazard("input", t.Name, t.Parameters); err != nil {
 			return err
 		}
 		if overflows(t.Shape, ElementSize(t.Datatype)) {
@@ -336,7 +336,7 @@ func (u *Rules) Hazard(r *Request) error {
 	}
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
-		if err := r.placeHazard("output", o.Name, o.Parameters); err != nil {
+		if err := r.extentHazard("output", o.Name, o.Parameters); err != nil {
 			return err
 		}
 		if _, ok := FindParameter(o.Parameters, ParameterClassification); !ok {
@@ -359,8 +359,8 @@ func (r *Request) AsksForClasses() bool {
 	return false
 }
 
-// placeHazard returns an error for a place in shared memory that no region can have.
-func (r *Request) placeHazard(what, name string, parameters []Parameter) error {
+// extentHazard returns an error for an extent in shared memory that no region can have.
+func (r *Request) extentHazard(what, name string, parameters []Parameter) error {
 	if len(parameters) == 0 {
 		return nil
 	}

@@ -383,7 +383,7 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 		if to == ejected {
 			m.why = l.partition.ID() + ": " + h.cause
 		}
-		r.judge(m, n)
+		r.judgeOutage(m, n)
 	}
 	for _, m := range r.models {
 		for _, o := range m.places {

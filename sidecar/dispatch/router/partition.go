@@ -191,7 +191,7 @@ func (r *Router) set(p *Partition, to state, reason string, n *notices) {
 		default:
 			continue
 		}
-		r.judge(m, n)
+		r.judgeOutage(m, n)
 		r.keepLast(m, n)
 	}
 	if to == down {

@@ -363,7 +363,7 @@ func (r *Router) occupy(c *Change, n *notices) {
 		if len(now) == 0 && len(before) > 0 && !spec.OnDemand {
 			m.declareOut(n) // the plan has taken it off its last place: nothing is to be waited for
 		} else {
-			r.judge(m, n)
+			r.judgeOutage(m, n)
 		}
 		m.wake()
 		r.keepLast(m, n)
@@ -392,10 +392,10 @@ func (m *model) failing() bool {
 	return m.spec.Internal && !slices.ContainsFunc(m.places, func(l *place) bool { return l.partition.state == up && l.health.standing == healthy })
 }
 
-// judge ends a model's outage and stops its timer if one of its partitions is up and
+// judgeOutage ends a model's outage and stops its timer if one of its partitions is up and
 // it is not failing. Else it starts the timer, unless that runs or the outage is
 // declared. Guarded by mu.
-func (r *Router) judge(m *model, n *notices) {
+func (r *Router) judgeOutage(m *model, n *notices) {
 	switch {
 	case m.up > 0 && !m.failing():
 		m.rescue()

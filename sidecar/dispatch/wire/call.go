@@ -36,7 +36,7 @@ type Call struct {
 	receiving sync.Mutex
 	stop      func() bool // of the deadline; nil: there is none
 	message   message
-	settled   bool // the call has its answer: what comes of the message is not kept
+	ignores   bool // what comes of the message: the call has its answer
 	served    bool // the message was whole, or never will be
 
 	// Guarded by the connection's lock.
@@ -141,7 +141,7 @@ func (c *Call) begins() bool {
 func (c *Call) finish(t *Turn) {
 	c.receiving.Lock()
 	c.message.free() // if it is not whole
-	c.settled = true
+	c.ignores = true
 	stop := c.stop
 	c.receiving.Unlock()
 	if stop != nil {

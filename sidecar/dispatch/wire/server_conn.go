@@ -334,7 +334,7 @@ func (c *serverConn) deliver(id uint32, s *stream, b []byte, left int) {
 	}
 	call := s.call
 	call.receiving.Lock()
-	if call.served || call.settled {
+	if call.served || call.ignores {
 		call.receiving.Unlock()
 		return
 	}
