@@ -109,7 +109,7 @@ func (a *admission) leave(from *account, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.add(from, held{-1, -size})
-	a.tell()
+	a.signal()
 }
 
 // hold is grow for bytes that are for no model.
@@ -144,11 +144,11 @@ func (a *admission) close() {
 	defer a.mu.Unlock()
 	a.streams--
 	a.add(&a.rest, held{-1, 0})
-	a.tell()
+	a.signal()
 }
 
-// tell closes quiet and empty when it is time. Guarded by mu.
-func (a *admission) tell() {
+// signal closes quiet and empty when it is time. Guarded by mu.
+func (a *admission) signal() {
 	if !a.draining || a.all.requests > a.streams {
 		return
 	}
@@ -195,7 +195,7 @@ func (a *admission) startDrain() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.draining = true
-	a.tell()
+	a.signal()
 }
 
 // drain refuses new requests and streams, and waits until none is under way. A stream ends when quiet is closed.

@@ -44,7 +44,7 @@ type attempt struct {
 	// lastWord: the server is done with what was sent.
 	lastWord bool
 	shared   bool                     // something ran outside the queue when it started
-	sole     uint64                   // Lease.Alone when it started
+	wasAlone uint64                   // Lease.Alone when it started
 	passed   bool                     // it runs outside the queue
 	then     func(*wire.Turn, result) // of one outside the queue: takes what it came to
 
@@ -369,7 +369,7 @@ func (a *attempt) newSpan() *spans.Execution {
 
 // observe reports an execution, if its time shows l(b), and learns what Conch itself adds to it.
 func (d *Dispatcher) observe(a *attempt, err error) {
-	if a.passed && (err != nil || !a.calls[0].batch || a.sole == 0 || a.sole != a.lease.Alone()) {
+	if a.passed && (err != nil || !a.calls[0].keyed || a.wasAlone == 0 || a.wasAlone != a.lease.Alone()) {
 		return
 	}
 	p := a.partition.Spec()

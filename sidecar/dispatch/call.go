@@ -21,17 +21,17 @@ type call struct {
 	ticket
 	req   *batch.Request
 	key   uint64 // equal for requests that may share an execution
-	batch bool   // its rules have a key and rows for it
-	sole  bool   // they have not, and it is queued to be executed alone
+	keyed bool   // its model's rules have a key for it
+	lone  bool   // they have none, and it is queued to be executed alone, as the model has a queue policy
 	// whole: it is a request of an ensemble that Conch may execute step by step.
 	whole bool
-	// walked: it is one, and Conch executes its steps.
+	// walked: Conch executes the steps of its ensemble.
 	walked bool
 	// within is the execution of the ensemble that the call is a step of; nil: it is a client's.
 	within *walk
-	part   time.Duration // of a step: how much of the whole's SLO is its; 0: that is not known
-	// between are the bytes of its tensors that other steps have made.
-	between int
+	part   time.Duration // of a step: how much of the ensemble's SLO it may take; 0: that is not known
+	// made are the bytes of its inputs that other steps have made.
+	made int
 	// then takes the call's answer, once, without a lock. It must not block.
 	then func(*wire.Turn, answer)
 	// waits: its caller's goroutine waits for the answer, so that what may block is done on that goroutine.
@@ -166,15 +166,15 @@ func (c *call) admitted() (refused answer, ok bool) {
 func (c *call) queueable(route *route) bool {
 	key, rows, ok, _ := route.rules.Key(c.req)
 	c.rows, c.key = max(1, rows), key
-	c.whole, c.batch = ok && route.graph != nil, ok && route.graph == nil
-	shares := c.batch && rows <= route.maxBatch && !route.executes.unsplittable.Load()
-	c.sole = false
+	c.whole, c.keyed = ok && route.graph != nil, ok && route.graph == nil
+	shares := c.keyed && rows <= route.maxBatch && !route.executes.unsplittable.Load()
+	c.lone = false
 	if !shares && route.policy != nil && route.maxBatch > 0 {
-		rows, c.sole = route.rules.Alone(c.req)
+		rows, c.lone = route.rules.Alone(c.req)
 		c.rows = max(1, rows)
 	}
 	c.queued.Key, c.queued.Rows = key, int32(rows) //nolint:gosec // at most max_batch_size
-	return shares || c.sole && rows <= route.maxBatch
+	return shares || c.lone && rows <= route.maxBatch
 }
 
 // shortens returns the `timeout` of a call's request where it says when the answer is due; zero: it does not. Under a queue policy it says how long the

@@ -304,7 +304,7 @@ func (d *Dispatcher) enqueue(t *wire.Turn, c *call, route *route) {
 // unloaded answers a call whose model was unloaded since its route was read.
 func (d *Dispatcher) unloaded(c *call) {
 	if route := d.elsewhere(c); route != nil {
-		if !c.batch && !c.sole || c.rows > route.maxBatch {
+		if !c.keyed && !c.lone || c.rows > route.maxBatch {
 			d.answer(nil, c, d.passThrough(c))
 		} else {
 			d.enqueue(nil, c, route)

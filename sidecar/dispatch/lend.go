@@ -152,7 +152,7 @@ func (l *loan) lent() int {
 func (a *attempt) between() (b Between) {
 	made := 0
 	for _, c := range a.calls {
-		made += c.between
+		made += c.made
 	}
 	if made == 0 {
 		return b
@@ -231,7 +231,7 @@ func (l *loan) end(lastWord bool) {
 
 // memory is what an attempt may share with its server; nil: nothing.
 func (a *attempt) memory() memory {
-	if a.unleased != nil || a.passed || a.calls[0].sole || a.model.unlendable.Load() {
+	if a.unleased != nil || a.passed || a.calls[0].lone || a.model.unlendable.Load() {
 		return nil
 	}
 	if pool := a.partition.Memory(); pool != nil {

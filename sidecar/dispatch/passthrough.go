@@ -128,7 +128,7 @@ func (d *Dispatcher) newOutside(c *call, lease router.Lease) (a *attempt, refuse
 			a.model = group
 		}
 	}
-	a.sole = lease.Alone()
+	a.wasAlone = lease.Alone()
 	return a, answer{}
 }
 

@@ -222,7 +222,7 @@ func (q *queues) put(c *call) whether {
 	c.moves(m)
 	c.executes, c.member = of, m.spec.Membership
 	c.set(queued)
-	if c.sole || of.failing.isolates() {
+	if c.lone || of.failing.isolates() {
 		q.separate([]*call{c}, queue.NoPartition)
 	}
 	c.queued.Tag = c

@@ -41,7 +41,7 @@ type walk struct {
 	hold    router.Lease // keeps the ensemble's models on one place; none: no place serves it
 	tensors map[string]*between
 	last    []int64 // for each step that runs, the bytes of the tensors that it was the last to take
-	between []int   // for each step that runs, the bytes that other steps have made
+	made    []int   // for each step that runs, the bytes of its inputs that other steps have made
 	passage *ensemble.Passage
 	results chan stepped
 	open    int // steps that have begun and whose results were not received
@@ -79,7 +79,7 @@ func (d *Dispatcher) walk(c *call, route *route) answer {
 		w.account = c.within.account
 	}
 	w.answer, w.passage = answer{rows: c.rows}, route.graph.Measure(c.begins)
-	w.last, w.between = make([]int64, len(route.graph.Steps)), make([]int, len(route.graph.Steps))
+	w.last, w.made = make([]int64, len(route.graph.Steps)), make([]int, len(route.graph.Steps))
 	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(c.ctx))
 	stop := context.AfterFunc(c.ctx, w.cancel)
 	if w.hold, ok = d.router.Hold(route.name); ok {
@@ -164,7 +164,7 @@ func (w *walk) request(i int) *batch.Request {
 		t.Data.Ref()
 		w.passage.Take(i, in.Tensor, int(t.size))
 		if t.size > 0 || w.c.within != nil {
-			w.between[i] += t.Data.Len()
+			w.made[i] += t.Data.Len()
 		}
 		r.Inputs = append(r.Inputs, batch.Tensor{Name: in.Name, Datatype: t.Datatype, Shape: slices.Clone(t.Shape), Data: append(mem.BufferSlice{}, t.Data...)})
 		if t.takers--; t.takers == 0 && !t.output {
@@ -339,7 +339,7 @@ func (w *walk) step(i int, r *batch.Request) answer {
 // call makes the ticket of a step: it waits no longer than the whole, and is admitted with it.
 func (w *walk) call(i int, r *batch.Request, route *route) *call {
 	d := w.d
-	c := &call{req: r, waits: true, within: w, between: w.between[i]}
+	c := &call{req: r, waits: true, within: w, made: w.made[i]}
 	c.id, c.span = w.c.id, w.c.span
 	c.open(w.ctx, d, w.timeout())
 	c.until = w.c.until
@@ -378,7 +378,7 @@ func (w *walk) serve(c *call, route *route, i int) answer {
 		c.part = w.route.graph.Part(i, divided, cmp.Or(w.c.part, w.c.due.Sub(w.c.begins)))
 	}
 	a := d.serve(c, route, queueable)
-	if c.batch && !a.passed && !a.started.IsZero() {
+	if c.keyed && !a.passed && !a.started.IsZero() {
 		ended := a.ended
 		if ended.IsZero() {
 			ended = d.clock.Now()
