@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -117,18 +118,19 @@ func (c *complaints) of(ctx context.Context, o Options, pod types.UID) (core.Eve
 	return e, known
 }
 
-// complaint is the latest warning about a Pod.
+// gateMPS is the feature gate of NVIDIA's DRA driver, which its error names where a claim asks for MPS and the gate is not on.
+const gateMPS = "MPSSupport"
+
+// complaint is the latest warning about a Pod, and whether it waits in vain. The kubelet tries again to prepare a GPU: the driver may be starting, or the MPS control
+// daemon of the claim.
 func (d *Driver) complaint(ctx context.Context, p *core.Pod) (text string, final bool) {
 	latest, known := d.complaints.of(ctx, d.b.Options, p.UID)
 	if !known {
 		return "", false
 	}
 	text = fmt.Sprintf("pod %s: %s: %s", p.Name, latest.Reason, latest.Message)
-	if latest.Reason != "FailedPrepareDynamicResources" {
+	if latest.Reason != "FailedPrepareDynamicResources" || !strings.Contains(latest.Message, gateMPS) {
 		return text, false
 	}
-	if d.b.Sharing == SharingMPS {
-		text += ". Shares of a GPU need the feature gate MPSSupport of NVIDIA's DRA driver; without it say driver.kubernetes.gpus.sharing: none, and plan whole GPUs"
-	}
-	return text, true
+	return text + ". Shares of a GPU need the feature gate " + gateMPS + " of NVIDIA's DRA driver; without it say driver.kubernetes.gpus.sharing: none, and plan whole GPUs", true
 }

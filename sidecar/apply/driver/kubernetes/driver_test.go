@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	discovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -370,6 +371,35 @@ func TestADRADriverWithoutMPS(t *testing.T) {
 		}
 	}
 	require.Less(t, asked, many, "questions about events")
+}
+
+// A GPU that is not prepared yet, since the driver or its MPS control daemon is starting, is waited for.
+func TestAGPUThatIsNotPreparedYet(t *testing.T) {
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	c.mu.Lock()
+	c.silent = true
+	c.mu.Unlock()
+	d := open(t, options(c))
+	spec, started, failed := part(t, d, "p", 40), make(chan driver.Server, 1), make(chan error, 1)
+	go func() {
+		s, err := d.Start(t.Context(), spec)
+		started <- s
+		failed <- err
+	}()
+	eventually(t, "the Pod is there", func() bool { return len(c.names()) == 1 })
+	p := c.pod(c.names()[0])
+	_, err := c.CoreV1().Events(namespace).Create(t.Context(), &core.Event{
+		ObjectMeta: meta.ObjectMeta{Name: "of-it", Namespace: namespace}, InvolvedObject: core.ObjectReference{Kind: "Pod", Name: p.Name, UID: p.UID},
+		Type: core.EventTypeWarning, Reason: "FailedPrepareDynamicResources", Message: "the MPS control daemon is not ready",
+	}, meta.CreateOptions{})
+	require.NoError(t, err)
+	eventually(t, "the complaint is read", func() bool {
+		return slices.ContainsFunc(c.Actions(), func(a clienttesting.Action) bool { return a.Matches("list", "events") })
+	})
+	c.run(p)
+	s := <-started
+	require.NoError(t, <-failed)
+	require.NoError(t, s.Stop(t.Context()))
 }
 
 // What conch's event log says of a partition is an event of its latest Pod.
