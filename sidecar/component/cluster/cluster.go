@@ -89,6 +89,9 @@ func follow(ctx context.Context, c *config.Config, connection kubernetes.Connect
 		}
 		all.self.GRPC, all.self.HTTP = reached(all.front.Address("grpc"), local), reached(all.front.Address("http"), local)
 	}
+	if err := all.Check(ctx); err != nil { // first: else it would be refused one thing after the other
+		return nil, err
+	}
 	if all.owner, err = all.OwnedBy(ctx, k.Owner); err != nil {
 		return nil, err
 	}
@@ -129,8 +132,12 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 		return err
 	}
 	c.lease.Store(lease)
+	said := ""
 	for err = c.takeOver(ctx); kubernetes.Passing(err) && ctx.Err() == nil; err = c.takeOver(ctx) {
-		c.log.Warn("the release's state cannot be taken over yet; it is tried again", "error", err)
+		if why := err.Error(); why != said { // a webhook of the cluster that is gone may stay so
+			c.log.Warn("the release's state cannot be taken over yet; it is tried again", "error", err)
+			said = why
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(takeOverPause):

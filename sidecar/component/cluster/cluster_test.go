@@ -22,6 +22,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
+	discovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -35,20 +37,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const namespace = "serving"
 
-// api is an API server that lets conch do everything.
+// api is an API server that lets conch do everything but what is denied, as "verb resource".
 type api struct {
 	*fake.Clientset
-	t *testing.T
+	t      *testing.T
+	denied map[string]bool
 	// cut is the replica whose renewals do not arrive; empty: all do.
 	cut atomic.Value
 }
 
 func newAPI(t *testing.T, objects ...runtime.Object) *api {
-	a := &api{Clientset: fake.NewClientset(objects...), t: t}
+	a := &api{Clientset: fake.NewClientset(objects...), t: t, denied: map[string]bool{}}
+	a.Discovery().(*discovery.FakeDiscovery).FakedServerVersion = &version.Info{Major: "1", Minor: "37"}
 	a.cut.Store("")
 	a.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		r := action.(clienttesting.CreateAction).GetObject().(*authorization.SelfSubjectAccessReview).DeepCopy()
-		r.Status.Allowed = true
+		r.Status.Allowed = !a.denied[r.Spec.ResourceAttributes.Verb+" "+r.Spec.ResourceAttributes.Resource]
 		return true, r, nil
 	})
 	a.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -78,6 +82,21 @@ func (a *api) replica(name, owner string) *replica {
 	all, err := follow(a.t.Context(), c, kubernetes.Connection{Client: a.Clientset, Namespace: namespace}, name, 10, slog.New(slog.DiscardHandler))
 	require.NoError(a.t, err)
 	return &replica{Cluster: all, led: make(chan error, 1)}
+}
+
+// A conch that may not do all that it has to says at once what is missing: to read the state, to lead, and to start servers.
+func TestAllThatIsMissingIsSaid(t *testing.T) {
+	a := newAPI(t)
+	a.denied["get configmaps"], a.denied["update leases"], a.denied["create pods"] = true, true, true
+	a.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(core.Resource("configmaps"), "release", errors.New("no role"))
+	})
+	c := &config.Config{}
+	c.Listen.ReusePort = true
+	c.Driver.Kubernetes.Release, c.Driver.Kubernetes.Owner = "conch", "release"
+	_, err := follow(t.Context(), c, kubernetes.Connection{Client: a.Clientset, Namespace: namespace}, "first", 10, slog.New(slog.DiscardHandler))
+	require.EqualError(t, err, "driver kubernetes: conch may not: create pods in namespace serving; get configmaps in namespace serving; "+
+		"update leases.coordination.k8s.io in namespace serving. docs/kubernetes.md has the role that allows it")
 }
 
 // lead has it lead as soon as it can.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resource "k8s.io/api/resource/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,14 +23,15 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// cache has the cluster's objects that conch has to do with, kept up by watches: Pods of the release, nodes, the slices of the GPU driver, and
-// everybody's claims, which may hold GPUs.
+// cache has the cluster's objects that conch has to do with, kept up by watches: Pods of the release and their disruption budget, nodes, the slices of the GPU driver,
+// and everybody's claims, which may hold GPUs.
 type cache struct {
 	pods    corelisters.PodNamespaceLister
 	byLabel toolscache.Indexer
 	nodes   corelisters.NodeLister
 	slices  resourcelisters.ResourceSliceLister
 	claims  resourcelisters.ResourceClaimLister
+	budgets toolscache.Store
 	// standIns are the Pods that stand for GPUs; nil: there are none.
 	standIns corelisters.PodNamespaceLister
 	watches  sync.WaitGroup
@@ -45,7 +47,9 @@ func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core
 	c := &cache{}
 	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, LabelRelease+"="+o.Release, "")
 	nodes := informer(o.Client, o.Client.CoreV1().Nodes(), &core.Node{}, "", "")
-	all := map[string]toolscache.SharedIndexInformer{"Pods": pods, "Nodes": nodes}
+	budgets := informer(o.Client, o.Client.PolicyV1().PodDisruptionBudgets(o.Namespace), &policyv1.PodDisruptionBudget{}, "", "metadata.name="+o.budgetName())
+	all := map[string]toolscache.SharedIndexInformer{"Pods": pods, "Nodes": nodes, "PodDisruptionBudgets": budgets}
+	c.budgets = budgets.GetStore()
 	c.pods, c.nodes = corelisters.NewPodLister(pods.GetIndexer()).Pods(o.Namespace), corelisters.NewNodeLister(nodes.GetIndexer())
 	c.byLabel = pods.GetIndexer()
 	errLabel := pods.AddIndexers(toolscache.Indexers{byPartition: func(p any) ([]string, error) { return []string{p.(*core.Pod).Labels[labelPartition]}, nil }})
@@ -155,6 +159,18 @@ func (c *cache) pod(name string) *core.Pod {
 		return nil
 	}
 	return p
+}
+
+// budget is a disruption budget; nil where there is none, or none is known yet.
+func (c *cache) budget(namespace, name string) *policyv1.PodDisruptionBudget {
+	found, is, err := c.budgets.GetByKey(namespace + "/" + name)
+	if err != nil {
+		panic(err) // it is a map
+	}
+	if !is {
+		return nil
+	}
+	return found.(*policyv1.PodDisruptionBudget)
 }
 
 // world is what the cluster says of GPUs.

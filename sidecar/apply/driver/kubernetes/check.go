@@ -36,7 +36,7 @@ func needs(dra bool) (all []may) {
 	add("", "pods", true, "list", "watch", "create", "delete")
 	add("", "pods/status", true, "patch")
 	add("", "events", true, "list", "create")
-	add("policy", "poddisruptionbudgets", true, "create", "patch")
+	add("policy", "poddisruptionbudgets", true, "list", "watch", "create", "patch")
 	if dra {
 		add("resource.k8s.io", "resourceslices", false, "list", "watch")
 		add("resource.k8s.io", "resourceclaims", false, "list", "watch")
@@ -45,9 +45,21 @@ func needs(dra bool) (all []may) {
 	return all
 }
 
-// check refuses a cluster that is too old, and one that does not let conch do what it has to. It reports whether the cluster has DRA.
-func (o Options) check(ctx context.Context) (dra bool, err error) {
-	version, err := o.Client.Discovery().ServerVersion()
+// Check refuses a cluster that is too old, and one that does not let conch do all that it has to: the error says at once what is missing.
+func (c Connection) Check(ctx context.Context) error {
+	dra, err := c.version()
+	if err == nil {
+		err = c.permitted(ctx, append(needs(dra), toLead()...))
+	}
+	if err != nil {
+		return fmt.Errorf("driver kubernetes: %w", err)
+	}
+	return nil
+}
+
+// version refuses a cluster that is too old. It reports whether the cluster has DRA.
+func (c Connection) version() (dra bool, err error) {
+	version, err := c.Client.Discovery().ServerVersion()
 	if err != nil {
 		return false, fmt.Errorf("the API server does not answer: %w", err)
 	}
@@ -55,11 +67,11 @@ func (o Options) check(ctx context.Context) (dra bool, err error) {
 	if err != nil || version.Major != "1" || minor < oldest {
 		return false, fmt.Errorf("the cluster is Kubernetes %s; conch needs 1.%d or later, and 1.34 for DRA", version.GitVersion, oldest)
 	}
-	_, err = o.Client.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1")
+	_, err = c.Client.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1")
 	if dra = err == nil; err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("whether the cluster has resource.k8s.io/v1: %w", err)
 	}
-	return dra, o.permitted(ctx, needs(dra))
+	return dra, nil
 }
 
 // toLead is what Lead needs, and what the leader's state does (package configmaps).

@@ -46,8 +46,6 @@ type Driver struct {
 	// wanted is how many GPUs of each type the load wants; nil: it is not known. grown, the loop's alone, is when a stand-in last found a node.
 	wanted map[string]int
 	grown  time.Time
-	// guarded is what the PodDisruptionBudget in the cluster asks for; -1: not known.
-	guarded int
 
 	complaints complaints
 	reports    chan report
@@ -62,13 +60,16 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 		return nil, fmt.Errorf("driver.kubernetes: %w", err)
 	}
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
-	dra, err := o.check(ctx)
+	dra, err := o.version()
+	if err == nil {
+		err = o.permitted(ctx, needs(dra))
+	}
 	if err != nil {
 		return refused(err)
 	}
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]string{}, claiming: map[string]int{}, guarded: -1, reports: make(chan report, maxReports),
+		condemned: map[types.UID]string{}, claiming: map[string]int{}, reports: make(chan report, maxReports),
 	}
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {
 		return refused(err)

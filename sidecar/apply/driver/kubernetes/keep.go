@@ -159,8 +159,8 @@ func (d *Driver) releaseClaims(ctx context.Context) {
 	}
 }
 
-// guard keeps a PodDisruptionBudget that lets the servers be evicted one after the other. Pods that no controller has take no percentage, so that it has to
-// follow their number.
+// guard keeps a PodDisruptionBudget that lets the servers be evicted one after the other, where somebody has deleted it, too. Pods that no controller has take no
+// percentage, so that it has to follow their number.
 func (d *Driver) guard(ctx context.Context) {
 	servers := 0
 	for _, p := range d.cache.ofRelease() {
@@ -168,22 +168,19 @@ func (d *Driver) guard(ctx context.Context) {
 			servers++
 		}
 	}
-	want := max(servers-1, 0)
-	if want == d.guarded { // it is the loop's alone
-		return
+	least := intstr.FromInt32(int32(max(servers-1, 0))) //nolint:gosec // it counts Pods
+	if now := d.cache.budget(d.b.Namespace, d.b.budgetName()); now != nil && (now.Spec.MinAvailable == nil || *now.Spec.MinAvailable == least) {
+		return // without minAvailable it is somebody else's by now, who wants it so
 	}
-	least := intstr.FromInt32(int32(want)) //nolint:gosec // it counts Pods
 	text, err := json.Marshal(&policyv1.PodDisruptionBudget{
 		TypeMeta:   meta.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
-		ObjectMeta: meta.ObjectMeta{Name: d.b.Release + "-servers", Namespace: d.b.Namespace, OwnerReferences: d.b.owners(), Labels: map[string]string{LabelManaged: Managed, LabelRelease: d.b.Release}},
+		ObjectMeta: meta.ObjectMeta{Name: d.b.budgetName(), Namespace: d.b.Namespace, OwnerReferences: d.b.owners(), Labels: map[string]string{LabelManaged: Managed, LabelRelease: d.b.Release}},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &meta.LabelSelector{MatchLabels: map[string]string{LabelRelease: d.b.Release, LabelManaged: Managed}}},
 	})
 	if err == nil {
-		_, err = d.b.Client.PolicyV1().PodDisruptionBudgets(d.b.Namespace).Patch(ctx, d.b.Release+"-servers", types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+		_, err = d.b.Client.PolicyV1().PodDisruptionBudgets(d.b.Namespace).Patch(ctx, d.b.budgetName(), types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
 	}
 	if err != nil {
 		d.b.Logger.Debug("the disruption budget of the servers could not be set; it is tried again", "error", err)
-		return
 	}
-	d.guarded = want
 }

@@ -64,6 +64,9 @@ func (o Options) podName(partition string, generation int) string {
 	return o.Release + "-" + dnsName(partition, 63-len(o.Release)-2-len(strconv.Itoa(generation))) + "-" + strconv.Itoa(generation)
 }
 
+// budgetName is the name of the servers' PodDisruptionBudget.
+func (o Options) budgetName() string { return o.Release + "-servers" }
+
 // claimName is the name of the claim of a GPU.
 func (o Options) claimName(gpu string) string {
 	return o.Release + "-" + dnsName(gpu, 63-len(o.Release)-1)
