@@ -150,14 +150,14 @@ CLUSTER = .cache/cluster/bin/cluster -bin .cache/cluster/bin -triton $(TRITON_HO
 .PHONY: cluster-programs cluster cluster-down e2e-cluster
 cluster-programs:
 	@scripts/setup/cluster.sh
-cluster: cluster-programs triton ## a real Kubernetes with two nodes of two emulated GPUs each, to try driver kubernetes on (make cluster-down ends it)
+cluster: build cluster-programs triton ## a real Kubernetes with two nodes of two emulated GPUs each, to try driver kubernetes on, and values of the chart for it (make cluster-down ends it)
 	@$(CLUSTER) up
 
 cluster-down: ## ends what `make cluster` started
 	@$(CLUSTER) down
 
-e2e-cluster: build cluster-programs triton ## driver kubernetes on a real Kubernetes: real tritonservers in Pods of two nodes, faults of Pods, kubelet and API server
-	@cd e2e/cluster && CONCH_CLUSTER_BIN=$(CURDIR)/.cache/cluster/bin CONCH_TRITON_HOME=$(TRITON_HOME) $(GO) test -count=1 -v -timeout 20m .
+e2e-cluster: build cluster-programs triton .cache/bin/helm ## driver kubernetes on a real Kubernetes: real tritonservers in Pods of two nodes, the chart, faults of Pods, kubelet and API server
+	@cd e2e/cluster && CONCH_HELM=$(CURDIR)/.cache/bin/helm CONCH_CLUSTER_BIN=$(CURDIR)/.cache/cluster/bin CONCH_TRITON_HOME=$(TRITON_HOME) $(GO) test -count=1 -v -timeout 20m .
 
 # Of each kind; KINDS chooses by a regular expression, as in KINDS='Pod|leader'.
 ROUNDS ?= 200

@@ -125,16 +125,20 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 		})
 	})
 
+	step("the servers' disruption budget is deleted by hand", r.budgetDeleted)
+
+	step("an operator's orders", r.orders)
+
+	step("what this cluster refuses is said", r.refusals)
+
 	step("a kubelet is down: its servers serve on until the plan without that node is there", r.kubeletDown)
 
 	step("the API server is down for 20 s", func() { r.apiServerDown(20 * time.Second) })
 
-	step("a node is cordoned: its models go elsewhere, and come back", func() {
+	step("a node is drained: its models go elsewhere, and come back", func() {
 		end := r.load()
-		r.kubectl("cordon", "node-2")
-		r.awaitServers(0, "node-2")
+		r.drained("node-2")
 		r.awaitServers(4, "node-1")
-		r.kubectl("uncordon", "node-2")
 		r.replan()
 		r.awaitServers(8, "node-")
 		r.none(end())
@@ -224,7 +228,9 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 		})
 	})
 
-	step("Conch runs as the chart's Deployment: a rollout completes, and no request is lost while replicas are scaled and replaced", r.rollout)
+	step("servers that cannot start say why", r.starts)
+
+	step("Conch is installed by its chart: no request is lost while replicas are scaled, replaced, upgraded, killed and drained, and nothing but the Lease outlives it", r.rollout)
 
 	step("Tritons that run as a Deployment: conch follows them, and loses no request while they are scaled, restarted and deleted", r.deployment)
 }

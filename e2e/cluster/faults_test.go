@@ -105,16 +105,8 @@ func (r *rig) planMoves() {
 	if r.swapped = !r.swapped; r.swapped {
 		slices.Reverse(names)
 	}
-	var places []string
-	for n, model := range names {
-		var gpus []string
-		for g := range r.gpus {
-			gpus = append(gpus, fmt.Sprintf("%s.gpu-%d", NodeName(n+1), g))
-		}
-		places = append(places, model+" = "+strings.Join(gpus, ", "))
-	}
 	for _, order := range [][]string{
-		{"policy", "use", "static", "--set", "partitions=" + sharesOfTests, "--set", "placement=" + strings.Join(places, "; ")},
+		{"policy", "use", "static", "--set", "partitions=" + sharesOfTests, "--set", r.placement(names...)},
 		{"plan", "apply", "--yes"},
 	} {
 		_, err := r.tritonctl(order...)

@@ -82,7 +82,8 @@ func newRig(t *testing.T, gpus int) *rig {
 	r.kubectl("create", "namespace", namespaceOfTests)
 	r.kubectl("create", "configmap", "-n", namespaceOfTests, "conch-release")
 	r.giveRole(root)
-	r.writeModels(root)
+	_, err = Models(dir, root)
+	must(t, err)
 	r.writeConfig(triton)
 	return r
 }
@@ -176,30 +177,11 @@ func (r *rig) apply(manifest string) {
 // account is the kubeconfig with which a conch works.
 func (r *rig) account(name string) string { return filepath.Join(r.dir, name+".kubeconfig") }
 
-// writeModels makes the repository: two emulating models of the end-to-end tests.
-func (r *rig) writeModels(root string) {
-	program, err := os.ReadFile(filepath.Join(root, "internal/pymodels/emulate/model.py"))
-	must(r.t, err)
-	config, err := os.ReadFile(filepath.Join(root, "e2e/models/emulated/config.pbtxt"))
-	must(r.t, err)
-	for _, name := range []string{"one", "two"} {
-		dir := filepath.Join(r.dir, "models", name)
-		must(r.t, os.MkdirAll(filepath.Join(dir, "1"), 0o755))
-		must(r.t, os.WriteFile(filepath.Join(dir, "config.pbtxt"), bytes.Replace(config, []byte(`"emulated"`), []byte(`"`+name+`"`), 1), 0o644))
-		must(r.t, os.WriteFile(filepath.Join(dir, "1", "model.py"), program, 0o644))
-	}
-}
-
 // mounts of a Pod's container that runs the tests' tritonserver, and the Pod's volumes.
 func (r *rig) mounts(triton string, others ...string) (inside, outside string) {
-	dirs, err := TritonMounts(triton)
+	inside, outside, err := mounts(triton, others...)
 	must(r.t, err)
-	var mounts, volumes []string
-	for i, dir := range append(dirs, others...) {
-		mounts = append(mounts, fmt.Sprintf("{name: m%d, mountPath: %s, readOnly: true}", i, dir))
-		volumes = append(volumes, fmt.Sprintf("{name: m%d, hostPath: {path: %s}}", i, dir))
-	}
-	return strings.Join(mounts, ", "), strings.Join(volumes, ", ")
+	return inside, outside
 }
 
 func (r *rig) writeConfig(triton string) {

@@ -12,46 +12,22 @@ import (
 	"time"
 )
 
-// rollout has the cluster run Conch as the chart says, with images and volumes of the tests, and replaces its replicas.
+// chartRelease is the full name of a release "demo" of the chart.
+const chartRelease = "demo-conch"
+
+// rollout installs Conch by its chart, replaces its replicas, and uninstalls it.
 func (r *rig) rollout() {
 	t := r.t
-	shared := filepath.Join(r.dir, "chart")
-	must(t, os.RemoveAll(shared))
-	must(t, os.Mkdir(shared, 0o777))
-	must(t, os.Chmod(shared, 0o777)) // Conch's Pod is of another user
-	inside, outside := r.mounts(os.Getenv("CONCH_TRITON_HOME"))
-	page, err := os.ReadFile("../deploy/testdata/chart-cluster.golden.yaml")
+	root, err := filepath.Abs("../..")
 	must(t, err)
-	text := string(page)
-	for _, change := range [][2]string{
-		{"namespace: default", "namespace: " + namespaceOfTests},
-		{`"conch:latest"`, ConchImage},
-		{"nvcr.io/nvidia/tritonserver:24.10-py3", TritonImage},
-		{"          sharing: none\n", "          sharing: none\n          driver: " + Driver + "\n"},
-		{"slo: 50ms", "slo: 2s"},
-		{"            priorityClassName: serving\n", fmt.Sprintf("            containers: [{name: server, volumeMounts: [%s]}]\n            volumes: [%s]\n", inside, outside)},
-		{"            persistentVolumeClaim:\n              claimName: conch-models\n", "            hostPath: {path: " + shared + "}\n"},
-		{"          persistentVolumeClaim:\n            claimName: conch-models\n", "          hostPath: {path: " + shared + "}\n"},
-		{"          persistentVolumeClaim:\n            claimName: models\n", "          hostPath: {path: " + filepath.Join(r.dir, "models") + "}\n"},
-		{`cpu: "1"`, "cpu: 100m"}, // this machine is small
-	} {
-		if !strings.Contains(text, change[0]) {
-			t.Fatalf("the chart has no %q", change[0])
-		}
-		text = strings.ReplaceAll(text, change[0], change[1])
-	}
-	var own []string
-	for manifest := range strings.SplitSeq(text, "---\n") {
-		if !strings.Contains(manifest, "monitoring.coreos.com") {
-			own = append(own, manifest)
-		}
-	}
-	r.apply(strings.Join(own, "---\n"))
+	values, err := ChartValues(r.dir, root, os.Getenv("CONCH_TRITON_HOME"))
+	must(t, err)
+	r.helm("install", "demo", filepath.Join(root, "deploy/helm/conch"), "--values", values, "--set", "config.defaults.slo=2s", "--wait", "--timeout", "3m")
 	rolledOut := func(replicas int) {
 		t.Helper()
 		begin := time.Now()
 		r.eventually("the rollout completes", 3*time.Minute, func() error {
-			_, err := r.Kubectl(t.Context(), "rollout", "status", "-n", namespaceOfTests, "deployment/demo-conch", "--timeout=8s")
+			_, err := r.Kubectl(t.Context(), "rollout", "status", "-n", namespaceOfTests, "deployment/"+chartRelease, "--timeout=8s")
 			return err
 		})
 		t.Logf("rolled out after %.1f s", time.Since(begin).Seconds())
@@ -68,7 +44,7 @@ func (r *rig) rollout() {
 	// The Pods behind the Service, as the cluster says them: there is no kube-proxy here.
 	var behind atomic.Pointer[[]string]
 	look := func() error {
-		out, err := r.Kubectl(t.Context(), "get", "endpointslices", "-n", namespaceOfTests, "-l", "kubernetes.io/service-name=demo-conch",
+		out, err := r.Kubectl(t.Context(), "get", "endpointslices", "-n", namespaceOfTests, "-l", "kubernetes.io/service-name="+chartRelease,
 			"-o", `jsonpath={range .items[*].endpoints[?(@.conditions.ready==true)]}{.addresses[0]} {end}`)
 		if all := strings.Fields(out); err == nil && len(all) > 0 {
 			behind.Store(&all)
@@ -92,33 +68,79 @@ func (r *rig) rollout() {
 		}
 	}()
 	var turn atomic.Int64
-	end := r.loadAt(func() string {
+	byTurns := func() string {
 		all := *behind.Load()
 		return all[int(turn.Add(1))%len(all)] + ":8100"
-	})
+	}
+	end := r.loadAt(byTurns)
 	r.flows()
-	before := r.pods("conch.io/release=demo-conch")
+	before := r.pods("conch.io/release=" + chartRelease)
 	for _, replicas := range []int{3, 1, 2} {
-		r.kubectl("scale", "-n", namespaceOfTests, "deployment/demo-conch", fmt.Sprintf("--replicas=%d", replicas))
+		r.kubectl("scale", "-n", namespaceOfTests, "deployment/"+chartRelease, fmt.Sprintf("--replicas=%d", replicas))
 		rolledOut(replicas)
 		r.flows()
 	}
-	r.kubectl("rollout", "restart", "-n", namespaceOfTests, "deployment/demo-conch")
+	r.kubectl("rollout", "restart", "-n", namespaceOfTests, "deployment/"+chartRelease)
+	rolledOut(2)
+	r.flows()
+	r.helm("upgrade", "demo", filepath.Join(root, "deploy/helm/conch"), "--reuse-values", "--set", "config.defaults.slo=1s", "--wait", "--timeout", "3m")
+	rolledOut(2)
+	r.flows()
+	r.helm("rollback", "demo", "1", "--wait", "--timeout", "3m")
+	rolledOut(2)
+	r.flows()
+	r.none(end())
+	if now := r.pods("conch.io/release=" + chartRelease); fmt.Sprint(now) != fmt.Sprint(before) {
+		t.Errorf("the servers were %v and are %v", before, now)
+	}
+	if allowed := r.kubectl("get", "pdb", "-n", namespaceOfTests, chartRelease, "-o", "jsonpath={.status.disruptionsAllowed}"); allowed != "1" {
+		t.Errorf("%s disruptions of Conch's Pods are allowed", allowed)
+	}
+	r.whoOwns()
+
+	// Its clients ask the other replica.
+	owner, other := r.ownerAndOther()
+	address := r.kubectl("get", "pod", "-n", namespaceOfTests, other, "-o", "jsonpath={.status.podIP}") + ":8100"
+	end = r.loadAt(func() string { return address })
+	r.flows()
+	begin := time.Now()
+	r.kubectl("delete", "pod", "-n", namespaceOfTests, owner, "--grace-period=0", "--force", "--wait=false")
+	next := ""
+	r.eventually("another replica owns", time.Minute, func() error {
+		if next = r.ownerOf(); next == owner || next == "" {
+			return fmt.Errorf("%q does", next)
+		}
+		return nil
+	})
+	t.Logf("%s owns %.1f s after the owner, %s, was killed", next, time.Since(begin).Seconds(), owner)
+	r.flows()
+	rolledOut(2)
+	r.none(end())
+
+	end = r.loadAt(byTurns)
+	r.flows()
+	r.drained(r.kubectl("get", "pod", "-n", namespaceOfTests, r.ownerOf(), "-o", "jsonpath={.spec.nodeName}"))
 	rolledOut(2)
 	r.flows()
 	r.none(end())
 	close(done)
 	<-looking
-	if now := r.pods("conch.io/release=demo-conch"); fmt.Sprint(now) != fmt.Sprint(before) {
-		t.Errorf("the servers were %v and are %v", before, now)
-	}
-	if allowed := r.kubectl("get", "pdb", "-n", namespaceOfTests, "demo-conch", "-o", "jsonpath={.status.disruptionsAllowed}"); allowed != "1" {
-		t.Errorf("%s disruptions of Conch's Pods are allowed", allowed)
-	}
-	r.kubectl("delete", "-n", namespaceOfTests, "deployment/demo-conch", "configmap/demo-conch", "service/demo-conch", "poddisruptionbudget/demo-conch", "--wait=false")
-	r.eventually("the servers go", time.Minute, func() error {
-		if left := len(r.pods("conch.io/release=demo-conch")); left > 0 {
-			return fmt.Errorf("%d are there", left)
+
+	r.helm("uninstall", "demo", "--wait")
+	r.eventually("nothing but the Lease is left", 2*time.Minute, func() error {
+		kinds := "pods,configmaps,resourceclaims,poddisruptionbudgets,leases,services,endpointslices,serviceaccounts,roles,rolebindings,networkpolicies,deployments"
+		left, err := r.Kubectl(t.Context(), "get", kinds, "-n", namespaceOfTests, "-o", "name")
+		if err != nil {
+			return err
+		}
+		var ours []string
+		for _, name := range strings.Fields(left) {
+			if strings.Contains(name, "/demo") && name != "lease.coordination.k8s.io/"+chartRelease+"-leader" {
+				ours = append(ours, name)
+			}
+		}
+		if len(ours) > 0 {
+			return fmt.Errorf("%v are there", ours)
 		}
 		return nil
 	})
