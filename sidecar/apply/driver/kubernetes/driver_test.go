@@ -204,7 +204,7 @@ func TestAPodIsEvicted(t *testing.T) {
 
 // What the cluster says of its nodes reaches the snapshot, and changes are reported.
 func TestNodesComeAndGo(t *testing.T) {
-	c := newCluster(t, node("node-1"), slice("node-1"))
+	c := newCluster(t, node("node-1"), slice("node-1"), node("node-9"), slice("node-9"))
 	changes := make(chan string, 16)
 	o := options(c)
 	o.Changed = func(reason string) { changes <- reason }

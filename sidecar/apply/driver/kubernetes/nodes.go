@@ -43,7 +43,7 @@ func (o Options) read(w world) (nodes []*policy.Node, remarks []string) {
 			byNode[*s.Spec.NodeName] = append(byNode[*s.Spec.NodeName], s)
 		}
 	}
-	taken := o.taken(w.claims)
+	taken, unseen := o.taken(w.claims), o.unseen(w.nodes, byNode)
 	for _, n := range slices.SortedFunc(slices.Values(w.nodes), func(a, b *core.Node) int { return strings.Compare(a.Name, b.Name) }) {
 		var gpus []*policy.GPU
 		if own := byNode[n.Name]; len(own) > 0 {
@@ -72,7 +72,7 @@ func (o Options) read(w world) (nodes []*policy.Node, remarks []string) {
 		slices.SortFunc(gpus, func(a, b *policy.GPU) int {
 			return cmp.Or(cmp.Compare(len(a.GetId()), len(b.GetId())), strings.Compare(a.GetId(), b.GetId()))
 		})
-		why := o.whyNot(n)
+		why := o.whyNot(n, unseen)
 		cost, err := strconv.ParseFloat(n.Labels[labelCost], 64)
 		if err != nil || !(cost > 0) || math.IsInf(cost, 1) {
 			cost = 0 // as without the label
@@ -199,24 +199,42 @@ func (o Options) pluginGPUs(n *core.Node) (gpus []*policy.GPU, remark string) {
 	return gpus, ""
 }
 
-// whyNot is why nothing may be placed on a node; empty where it may.
-func (o Options) whyNot(n *core.Node) string {
+// unseen reports that every node with GPUs is not ready: then it is the control plane that has not heard of them, as after an outage of the API server, and what runs there
+// stays. The cluster itself evicts nothing then, either.
+func (o Options) unseen(nodes []*core.Node, own map[string][]*resource.ResourceSlice) bool {
+	there := false
+	for _, n := range nodes {
+		offered := n.Status.Allocatable[core.ResourceName(o.GPUResource)]
+		if len(own[n.Name]) == 0 && offered.Value() <= 0 {
+			continue
+		}
+		if isReady(n) {
+			return false
+		}
+		there = true
+	}
+	return there
+}
+
+func isReady(n *core.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c core.NodeCondition) bool { return c.Type == core.NodeReady && c.Status == core.ConditionTrue })
+}
+
+// whyNot is why nothing may be placed on a node; empty where it may. With unseen, that it is not ready counts for nothing.
+func (o Options) whyNot(n *core.Node, unseen bool) string {
 	if n.DeletionTimestamp != nil {
 		return beingGone
 	}
-	ready := false
-	for _, c := range n.Status.Conditions {
-		if c.Type == core.NodeReady {
-			ready = c.Status == core.ConditionTrue
-		}
-	}
-	if !ready {
+	if !unseen && !isReady(n) {
 		return notReady
 	}
 	if n.Spec.Unschedulable {
 		return cordoned
 	}
 	for _, t := range n.Spec.Taints {
+		if unseen && (t.Key == core.TaintNodeNotReady || t.Key == core.TaintNodeUnreachable) {
+			continue
+		}
 		if t.Effect == core.TaintEffectPreferNoSchedule || slices.ContainsFunc(o.tolerations, func(l core.Toleration) bool { return l.ToleratesTaint(logr.Discard(), &t, true) }) {
 			continue
 		}
