@@ -251,18 +251,28 @@ func (d *Driver) claiming1(name string) func() {
 	}
 }
 
-// claim applies the claim of a GPU.
+// claim applies the claim of a GPU. One that is going, as after the end of a release whose name is used again, is waited for: the scheduler would never look at a Pod
+// whose claim is gone.
 func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
-	if err := d.b.Fence(); err != nil {
-		return err
-	}
 	want := d.b.claim(g)
 	text, err := json.Marshal(want)
 	if err != nil {
 		return err
 	}
-	_, err = d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, want.Name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
-	return err
+	for {
+		if err := d.b.Fence(); err != nil {
+			return err
+		}
+		is, err := d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, want.Name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+		if err != nil || is.DeletionTimestamp == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the one of before is being deleted, and does not go: %w", context.Cause(ctx))
+		case <-time.After(keepEvery):
+		}
+	}
 }
 
 // create makes the Pod of the partition's next generation.

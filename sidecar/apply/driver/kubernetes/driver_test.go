@@ -402,6 +402,43 @@ func TestAGPUThatIsNotPreparedYet(t *testing.T) {
 	require.NoError(t, s.Stop(t.Context()))
 }
 
+// A claim that is being deleted is waited for before there is a Pod that wants it.
+func TestAClaimThatIsGoing(t *testing.T) {
+	now := meta.Now()
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	d := open(t, options(c))
+	before, err := d.Start(t.Context(), part(t, d, "p", 40))
+	require.NoError(t, err)
+	claims, err := c.ResourceV1().ResourceClaims(namespace).List(t.Context(), meta.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, claims.Items, 1)
+	going := claims.Items[0].DeepCopy()
+	going.DeletionTimestamp, going.Finalizers = &now, []string{"resource.kubernetes.io/delete-protection"}
+	require.NoError(t, c.Tracker().Update(resource.SchemeGroupVersion.WithResource("resourceclaims"), going, namespace))
+	c.ClearActions()
+	spec, started, failed := part(t, d, "q", 40), make(chan driver.Server, 1), make(chan error, 1)
+	go func() {
+		s, err := d.Start(t.Context(), spec)
+		started <- s
+		failed <- err
+	}()
+	eventually(t, "the claim is asked for twice", func() bool {
+		n := 0
+		for _, a := range c.Actions() {
+			if a.Matches("patch", "resourceclaims") {
+				n++
+			}
+		}
+		return n > 1
+	})
+	require.Len(t, c.names(), 1)
+	require.NoError(t, c.Tracker().Delete(resource.SchemeGroupVersion.WithResource("resourceclaims"), namespace, going.Name))
+	s := <-started
+	require.NoError(t, <-failed)
+	require.NoError(t, before.Stop(t.Context()))
+	require.NoError(t, s.Stop(t.Context()))
+}
+
 // What conch's event log says of a partition is an event of its latest Pod.
 func TestEventsAreOfThePod(t *testing.T) {
 	c := newCluster(t, node("node-1"), slice("node-1"))
