@@ -177,7 +177,9 @@ func (f *Front) Take(key string) net.Listener {
 	}
 	mine := d.turn
 	d.turn = nil
+	f.running.Add(1) // while Close, which waits, cannot have begun
 	f.mu.Unlock()
+	defer f.running.Done()
 	if err := mine.Close(); err != nil {
 		f.o.Logger.Debug("a door was not given up cleanly", "door", key, "error", err)
 	}
