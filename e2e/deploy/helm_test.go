@@ -101,6 +101,10 @@ func TestChart(t *testing.T) {
 			require.Equal(t, rules, kinds["PrometheusRule"]["spec"])
 		})
 	}
+	// A tag may be a number to helm.
+	out, err := render(t, "image.tag=1")
+	require.NoError(t, err)
+	require.Contains(t, string(out), `image: "conch:1"`)
 	// Where replicas cannot reach each other, one serves, and nothing waits for the other to be ready.
 	for _, alone := range [][]string{{"config.listen.tls.certificate=/tls/tls.crt", "config.listen.tls.key=/tls/tls.key"}, {"config.listen.reusePort=true"}} {
 		out, err := render(t, append(alone, "mode=cluster")...)
@@ -110,7 +114,7 @@ func TestChart(t *testing.T) {
 		require.NotContains(t, string(out), "PodDisruptionBudget", alone)
 	}
 	// A volume of another kind takes the place of the claim that is the default: a volume is of one kind.
-	out, err := render(t, "mode=cluster", "cluster.models.volume.hostPath.path=/m", "models.volume.nfs.server=s", "models.volume.nfs.path=/r")
+	out, err = render(t, "mode=cluster", "cluster.models.volume.hostPath.path=/m", "models.volume.nfs.server=s", "models.volume.nfs.path=/r")
 	require.NoError(t, err)
 	require.Contains(t, string(out), "hostPath:")
 	require.NotContains(t, string(out), "persistentVolumeClaim")

@@ -73,7 +73,7 @@ yes
 {{- $own := include "conch.own" . -}}
 {{- $probed := printf "port: conch-metrics%s" (ternary ", scheme: HTTPS" "" (eq (include "conch.metricsTLS" .) "yes")) -}}
 name: conch
-image: {{ printf "%s:%s" .Values.image.repository .Values.image.tag | quote }}
+image: {{ printf "%s:%v" .Values.image.repository .Values.image.tag | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if $own }}
 command: [/usr/local/bin/conch, init, --, --config, /etc/conch/conch.yaml]
