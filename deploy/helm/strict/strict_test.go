@@ -59,7 +59,8 @@ func TestManifestsAreOfTheirTypes(t *testing.T) {
 	all := []string{"ConfigMap", "Deployment", "PodDisruptionBudget", "PrometheusRule", "Service", "ServiceMonitor"}
 	for name, want := range map[string][]string{
 		"attach": all, "own": all, "beside": {"ConfigMap", "PrometheusRule", "Service", "ServiceMonitor"}, "patch-add": {"Deployment"},
-		"cluster": {"ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "NetworkPolicy", "PrometheusRule", "Role", "RoleBinding", "Service", "ServiceAccount", "ServiceMonitor"},
+		"cluster": {"ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "PrometheusRule", "Role", "RoleBinding", "Service", "ServiceAccount", "ServiceMonitor"},
+		"service": append([]string{"Role", "RoleBinding", "ServiceAccount"}, all...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			page, err := os.ReadFile(strings.Replace(golden, "*", name, 1))
