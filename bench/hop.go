@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -20,9 +19,6 @@ import (
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/pymodels"
-	"github.com/conch-serving/conch/internal/rig"
-	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/handon"
 )
 
@@ -36,18 +32,9 @@ func (b *bench) hop(ctx context.Context, r *figure.Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	repository := filepath.Join(directory, "models")
-	for _, p := range payloads {
-		model := zoo.Model{Name: p.name, Profile: zoo.Profile{Model: p.name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: 64, Dims: []int64{int64(p.elements)}, ModelPy: pymodels.Emulate}
-		if err := zoo.Write(repository, model); err != nil {
-			return err
-		}
-	}
 	starting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	conch, err := rig.StartConch(starting, rig.ConchOptions{
-		Bin: b.bin, Repository: repository, GPUs: 1, Server: launcher, Settings: map[string]any{"defaults": map[string]any{"discipline": "eager", "slo": "1s"}},
-	})
+	conch, _, err := b.startEager(starting, directory, launcher)
 	if err != nil {
 		return err
 	}

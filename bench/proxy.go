@@ -82,20 +82,9 @@ func (b *bench) proxyOf(ctx context.Context, r *figure.Report, server, prefix st
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	repository := filepath.Join(directory, "models")
-	for _, p := range payloads {
-		model := zoo.Model{Name: p.name, Profile: zoo.Profile{Model: p.name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: 64, Dims: []int64{int64(p.elements)}, ModelPy: pymodels.Emulate}
-		if err := zoo.Write(repository, model); err != nil {
-			return err
-		}
-	}
 	starting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	conch, err := rig.StartConch(starting, rig.ConchOptions{
-		Bin: b.bin, Repository: repository, GPUs: 1, Server: launcher,
-		// A discipline that defers would have every caller wait for others: that is not the cost of the path.
-		Settings: map[string]any{"defaults": map[string]any{"discipline": "eager", "slo": "1s"}},
-	})
+	conch, repository, err := b.startEager(starting, directory, launcher)
 	if err != nil {
 		return err
 	}
@@ -169,6 +158,23 @@ func (b *bench) proxyOf(ctx context.Context, r *figure.Report, server, prefix st
 		return nil
 	}
 	return b.neighbour(ctx, r, ways)
+}
+
+// startEager starts a conch with one server of its own for the models of the payloads, whose repository it writes into a directory.
+func (b *bench) startEager(ctx context.Context, directory, launcher string) (conch *rig.Conch, repository string, err error) {
+	repository = filepath.Join(directory, "models")
+	for _, p := range payloads {
+		model := zoo.Model{Name: p.name, Profile: zoo.Profile{Model: p.name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: 64, Dims: []int64{int64(p.elements)}, ModelPy: pymodels.Emulate}
+		if err := zoo.Write(repository, model); err != nil {
+			return nil, "", err
+		}
+	}
+	conch, err = rig.StartConch(ctx, rig.ConchOptions{
+		Bin: b.bin, Repository: repository, GPUs: 1, Server: launcher,
+		// A discipline that defers would have every caller wait for others: that is not the cost of the path.
+		Settings: map[string]any{"defaults": map[string]any{"discipline": "eager", "slo": "1s"}},
+	})
+	return conch, repository, err
 }
 
 // foreignServer is a server that no conch started, on TCP ports, with the models of the payloads: what clients call that have no proxy.

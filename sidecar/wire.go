@@ -495,30 +495,3 @@ func (c *conch) newServed(context.Context) (component.Component, error) {
 	}
 	return servers.NewServed(c.recorder, c.servers.Others, c.control.PassingThrough, c.servers.Nodes), nil
 }
-
-func (c *conch) newPlanning(context.Context) (component.Component, error) {
-	return component.Func(func(ctx context.Context) error {
-		if ctx.Err() != nil {
-			return nil
-		}
-		if c.cluster != nil {
-			if err := c.cluster.Lead(ctx, func() error { return c.takeOver(ctx) }); err != nil {
-				if ctx.Err() != nil {
-					return nil // it was stopped while it followed
-				}
-				return err
-			}
-		}
-		return c.control.Run(ctx)
-	}), nil
-}
-
-// takeOver makes what this replica has followed its own.
-func (c *conch) takeOver(ctx context.Context) error {
-	return errors.Join(c.servers.Pods.CatchUp(ctx), c.state.Repository.Sweep(), c.control.TakeOver())
-}
-
-func (c *conch) newReload(context.Context) (component.Component, error) {
-	c.reload = reload.New(c.Load, c.control.Reload, c.control.ReloadRefused)
-	return component.After(c.cluster.Leading(), c.reload), nil
-}

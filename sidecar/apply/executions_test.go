@@ -13,7 +13,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply"
 )
 
-// A server of conch's own executes as many batches at once as it is told, each of any of its models.
+// A server of conch's own executes as many batches at once as Options.Executions says, each of any of its models.
 func TestServersExecuteSeveralBatchesAtOnce(t *testing.T) {
 	for executions, want := range map[int]struct {
 		atOnce int

@@ -137,6 +137,18 @@ func (c *cache) ofRelease() []*core.Pod {
 	return all
 }
 
+// standInPods are the Pods that stand for GPUs.
+func (c *cache) standInPods() []*core.Pod {
+	if c.standIns == nil {
+		return nil
+	}
+	all, err := c.standIns.List(labels.Everything())
+	if err != nil {
+		panic(err) // it is a map
+	}
+	return all
+}
+
 // byPartition finds Pods by the label of their partition.
 const byPartition = "partition"
 

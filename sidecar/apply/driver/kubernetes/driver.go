@@ -43,9 +43,9 @@ type Driver struct {
 	claiming map[string]int
 	// nodes are those of the last look.
 	nodes []*policy.Node
-	// wanted is how many GPUs of each type the load wants; nil: it is not known. grown, the loop's alone, is when a stand-in last found a node.
-	wanted map[string]int
-	grown  time.Time
+	// wanted is how many GPUs of each type the load wants; nil: it is not known. growsFrom, the loop's alone, is when a stand-in may be made again.
+	wanted    map[string]int
+	growsFrom time.Time
 
 	complaints complaints
 	reports    chan report
@@ -251,8 +251,8 @@ func (d *Driver) claiming1(name string) func() {
 	}
 }
 
-// claim applies the claim of a GPU. One that is going, as after the end of a release whose name is used again, is waited for: the scheduler would never look at a Pod
-// whose claim is gone.
+// claim applies the claim of a GPU. A claim of the same name that is being deleted, as after the end of a release whose name is used again, is waited for: the scheduler
+// would never look at a Pod whose claim is gone.
 func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
 	want := d.b.claim(g)
 	text, err := json.Marshal(want)
@@ -269,7 +269,7 @@ func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the one of before is being deleted, and does not go: %w", context.Cause(ctx))
+			return fmt.Errorf("claim %s of an earlier release is still being deleted: %w", want.Name, context.Cause(ctx))
 		case <-time.After(keepEvery):
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	resource "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -41,11 +40,14 @@ func (d *Driver) Want(gpus map[string]int) {
 	d.wanted = maps.Clone(gpus)
 }
 
-// missing are the GPUs that are wanted and not there, by type.
+// missing are the GPUs that are wanted and not there, by type; nil: it is not known what is wanted.
 func (d *Driver) missing() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := maps.Clone(d.wanted)
+	if all == nil {
+		return nil
+	}
 	for _, n := range d.nodes {
 		for _, g := range n.GetGpus() {
 			if !g.GetUnavailable() {
@@ -60,27 +62,23 @@ func (d *Driver) missing() map[string]int {
 // grow has a stand-in for each GPU that is wanted and missing: a Pod that asks for one and stays Pending, which an autoscaler of nodes takes for a reason to add a node.
 // One that has found a node has done its work, and makes room there for servers.
 func (d *Driver) grow(ctx context.Context) {
-	if d.cache.standIns == nil || d.wantedNothing() {
+	missing := d.missing()
+	if !d.b.Grow || missing == nil {
 		return
 	}
-	all, err := d.cache.standIns.List(labels.Everything())
-	if err != nil {
-		panic(err) // it is a map
-	}
 	want, left := map[string]string{}, mostWanted
-	missing := d.missing()
 	for _, gpuType := range slices.Sorted(maps.Keys(missing)) {
 		for i := range min(missing[gpuType], left) {
 			want[d.b.standInName(gpuType, i)] = gpuType
 			left--
 		}
 	}
-	for _, p := range all {
+	for _, p := range d.cache.standInPods() {
 		switch {
 		case p.DeletionTimestamp != nil:
 			delete(want, p.Name)
 		case p.Spec.NodeName != "" || over(p):
-			d.grown = time.Now()
+			d.growsFrom = time.Now().Add(growPause)
 			d.dismiss(ctx, p)
 		case want[p.Name] == "":
 			d.dismiss(ctx, p)
@@ -88,23 +86,17 @@ func (d *Driver) grow(ctx context.Context) {
 			delete(want, p.Name)
 		}
 	}
-	if time.Since(d.grown) < growPause {
+	if time.Now().Before(d.growsFrom) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if err := d.standIn(ctx, name, want[name]); err != nil {
 			d.b.Logger.Warn("no Pod could be made that stands for a GPU that the load wants; it is tried again", "pod", name, "gpu_type", want[name], "error", err)
-			d.grown = time.Now()
+			d.growsFrom = time.Now().Add(growPause)
 			return
 		}
 		d.b.Logger.Info("a Pod stands for a GPU that the load wants and the cluster has not", "pod", name, "gpu_type", want[name])
 	}
-}
-
-func (d *Driver) wantedNothing() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.wanted == nil
 }
 
 // dismiss deletes a stand-in; its claim goes as others do that no Pod uses.

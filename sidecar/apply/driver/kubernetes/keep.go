@@ -126,15 +126,7 @@ func (d *Driver) releaseClaims(ctx context.Context) {
 		return
 	}
 	used := map[string]bool{}
-	pods := d.cache.ofRelease()
-	if d.cache.standIns != nil {
-		standIns, err := d.cache.standIns.List(labels.Everything())
-		if err != nil {
-			panic(err) // it is a map
-		}
-		pods = append(pods, standIns...)
-	}
-	for _, p := range pods {
+	for _, p := range slices.Concat(d.cache.ofRelease(), d.cache.standInPods()) {
 		for _, c := range p.Spec.ResourceClaims {
 			if c.ResourceClaimName != nil {
 				used[*c.ResourceClaimName] = true

@@ -35,7 +35,7 @@ const (
 // ErrFollowing says that the store is not this conch's yet.
 var ErrFollowing = errors.New("this conch follows the release's state, and writes nothing")
 
-// ErrFenced says that another conch has taken the store over since, or that somebody has deleted it: this one writes nothing any more, and no plan of its is kept.
+// ErrFenced says that another conch has taken the store over since, or that somebody has deleted it: this conch writes nothing any more, so that no plan of it is kept.
 var ErrFenced = errors.New("the release's state is not this conch's any more, and nothing was written")
 
 // Options of Follow. All but Owner and Lost have to be given.
@@ -48,7 +48,7 @@ type Options struct {
 	Owner *meta.OwnerReference
 	// Fence returns an error where this conch does not lead at the moment: then nothing is asked of the API server.
 	Fence func() error
-	// Lost is called with ErrFenced when this conch finds that the store is not its any more. It must not wait.
+	// Lost is called with ErrFenced when this conch finds that the store is not its own any more. It must not wait.
 	Lost   func(error)
 	Logger *slog.Logger
 }
