@@ -222,7 +222,7 @@ func TestAttachOutlivesAServer(t *testing.T) {
 	requireAllAnswered(t, r)
 }
 
-// Control takes the batching from the servers; release gives it back, under load
+// Control takes the delay of batching from the servers; release gives it back, under load
 // and for good, and twice is once.
 func TestAttachControlsAndReleases(t *testing.T) {
 	t.Parallel()
