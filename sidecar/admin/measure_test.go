@@ -25,6 +25,8 @@ func TestMeasureIsForServersOfOthers(t *testing.T) {
 		{"no share", api.MeasureRequest{Repeats: 6}, api.CodeInvalid, "share 0 and 6 repeats"},
 		{"most of a server", api.MeasureRequest{Share: .9, Repeats: 6}, api.CodeInvalid, "at most 0.5"},
 		{"no repeats", api.MeasureRequest{Share: .1}, api.CodeInvalid, "from 1 to 100"},
+		{"a time below 0", api.MeasureRequest{Share: .1, Repeats: 6, WithinSeconds: -1}, api.CodeInvalid, "within -1 s"},
+		{"days", api.MeasureRequest{Share: .1, Repeats: 6, WithinSeconds: 1e6}, api.CodeInvalid, "to 3600 seconds"},
 		{"too many repeats", api.MeasureRequest{Share: .1, Repeats: 101}, api.CodeInvalid, "from 1 to 100"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -11,6 +11,8 @@ type MeasureRequest struct {
 	Share float64 `json:"share"`
 	// Repeats is how often each batch size is timed, from 1 to 100.
 	Repeats int `json:"repeats"`
+	// WithinSeconds is the longest that the order may take, up to an hour: what was timed until then is the answer. 0 sets no end.
+	WithinSeconds float64 `json:"within_seconds,omitempty"`
 }
 
 // Measured is what was timed of one model on one server.

@@ -10,7 +10,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
-// Measure sends the batches and returns when all are answered, which takes minutes. Ending ctx stops it.
+// Measure sends the batches and returns when all are answered, or the time of the order is up. Ending ctx stops it.
 func (c *Client) Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measured, error) {
 	return post[[]api.Measured](ctx, c, http.MethodPost, "/v1/measure", r)
 }

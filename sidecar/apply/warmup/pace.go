@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -14,11 +16,12 @@ import (
 
 // Pace says how batches are timed on a server that serves clients meanwhile.
 type Pace struct {
-	// Share is the largest part of the server's time that the batches may take: after each, nothing is sent for as long as that takes.
+	// Share is the largest part of the server's time that the batches may take: of each size, one is sent at most in so much time as the fastest so far took,
+	// divided by Share. What a batch waited for clients' batches is not time that it took.
 	Share float64
 	// Repeats is how often a batch size is timed.
 	Repeats int
-	// Enough is when larger batches need no timing: a batch that took longer is the last. 0 times all.
+	// Enough is when larger batches need no timing: a size of more than one row that takes longer is the last. 0 times all.
 	Enough time.Duration
 	// Now and Sleep are the clock; Sleep returns early with ctx.
 	Now   func() time.Time
@@ -32,7 +35,8 @@ type Timed struct {
 	Repeats  int
 }
 
-// Paced times generated batches of 1, 2, 4, ... rows of zeros on a server under load. A batch may wait for those of clients, so that of the
+// Paced times generated batches of 1, 2, 4, ... rows of zeros on a server under load: one of each size, and then again, so that little is lost where ctx ends
+// before the last repeat. What was timed until then is returned with the error. A batch may wait for those of clients, so that of the
 // repeats of a size the mean of the fastest quarter counts. Skipped says why the configuration does not tell what a request looks like.
 func Paced(ctx context.Context, server tritonpb.GRPCInferenceServiceClient, c *tritonpb.ModelConfig, p Pace) (all []Timed, skipped string, err error) {
 	if !(p.Share > 0 && p.Share <= 1) || p.Repeats < 1 {
@@ -41,35 +45,76 @@ func Paced(ctx context.Context, server tritonpb.GRPCInferenceServiceClient, c *t
 	if _, reason := Request(c, 1); reason != "" {
 		return nil, reason, nil
 	}
-	for _, rows := range Sizes(int(max(1, c.GetMaxBatchSize()))) {
-		request, reason := Request(c, rows)
-		if reason != "" {
-			break // it is too large
-		}
-		var took []time.Duration
-		for range p.Repeats {
+	sizes := Sizes(int(max(1, c.GetMaxBatchSize())))
+	took := make([][]time.Duration, len(sizes))
+	for range p.Repeats {
+		for i, rows := range sizes {
+			request, reason := Request(c, rows)
+			if reason != "" {
+				break // it is too large
+			}
 			begin := p.Now()
 			if _, err := server.ModelInfer(ctx, request); err != nil {
-				return all, "", fmt.Errorf("time %q with %d rows of zeros: %w", c.GetName(), rows, err)
+				return timed(sizes, took), "", fmt.Errorf("time %q with %d rows of zeros: %w", c.GetName(), rows, err)
 			}
-			d := p.Now().Sub(begin)
-			took = append(took, d)
-			p.Sleep(ctx, time.Duration(float64(d)*(1/p.Share-1)))
+			took[i] = append(took[i], p.Now().Sub(begin))
+			fastest := slices.Min(took[i])
+			p.Sleep(ctx, max(0, begin.Add(time.Duration(float64(fastest)/p.Share)).Sub(p.Now())))
 			if err := ctx.Err(); err != nil {
-				return all, "", err
+				return timed(sizes, took), "", err
+			}
+			if i > 0 && p.Enough > 0 && fastest > p.Enough {
+				break
 			}
 		}
-		slices.Sort(took)
-		fastest := took[:(len(took)+3)/4]
+	}
+	return timed(sizes, took), "", nil
+}
+
+// timed is what the batches of each size took, for sizes of which some were answered.
+func timed(sizes []int, took [][]time.Duration) (all []Timed) {
+	for i, rows := range sizes {
+		n := len(took[i])
+		if n == 0 {
+			continue
+		}
+		slices.Sort(took[i])
+		fastest := took[i][:(n+3)/4]
 		sum := time.Duration(0)
 		for _, d := range fastest {
 			sum += d
 		}
-		mean := sum / time.Duration(len(fastest))
-		all = append(all, Timed{Rows: rows, Duration: mean, Repeats: len(took)})
-		if p.Enough > 0 && mean > p.Enough {
-			break
-		}
+		all = append(all, Timed{Rows: rows, Duration: sum / time.Duration(len(fastest)), Repeats: n})
 	}
-	return all, "", nil
+	return all
+}
+
+// InTurns has the models of a server timed, so many at once as it executes batches at once, within a time that they share equally: what a model leaves of its
+// part is for those after it. Each is timed under a context that ends with its part. Within of 0 sets no end.
+func InTurns(ctx context.Context, models, atOnce int, within time.Duration, measure func(ctx context.Context, model int)) {
+	var cancel context.CancelFunc = func() {}
+	if within > 0 {
+		ctx, cancel = context.WithTimeout(ctx, within)
+	}
+	defer cancel()
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(models, max(1, atOnce)) {
+		all.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= models {
+					return
+				}
+				part, done := ctx, context.CancelFunc(func() {})
+				if end, limited := ctx.Deadline(); limited && within > 0 {
+					rounds := (models - i + max(1, atOnce) - 1) / max(1, atOnce)
+					part, done = context.WithTimeout(ctx, time.Until(end)/time.Duration(rounds))
+				}
+				measure(part, i)
+				done()
+			}
+		})
+	}
+	all.Wait()
 }

@@ -6,6 +6,8 @@ package operators
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -24,9 +26,11 @@ type toMeasure struct {
 	server                    tritonpb.GRPCInferenceServiceClient
 	config                    *tritonpb.ModelConfig
 	enough                    time.Duration // the model's SLO
+	atOnce                    int           // batches that the server executes at once
 }
 
-// Measure implements admin.API: of each model and type of GPU one server times it, and servers work side by side.
+// Measure implements admin.API: of each model and type of GPU one server times it. Servers work side by side, and so do as many models of a server as it
+// executes batches at once.
 func (v view) Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measured, error) {
 	if v.o.Others == nil || !v.o.Control.PassingThrough() {
 		return v.API.Measure(ctx, r)
@@ -51,12 +55,13 @@ func (v view) Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measured
 	all := []api.Measured{}
 	for _, list := range byServer {
 		wg.Go(func() {
-			for _, model := range list {
-				measured := model.measure(ctx, r)
+			within := time.Duration(r.WithinSeconds * float64(time.Second))
+			warmup.InTurns(ctx, len(list), list[0].atOnce, within, func(ctx context.Context, model int) {
+				measured := list[model].measure(ctx, r)
 				mu.Lock()
+				defer mu.Unlock()
 				all = append(all, measured)
-				mu.Unlock()
-			}
+			})
 		})
 	}
 	wg.Wait()
@@ -83,7 +88,7 @@ func (v view) share(ctx context.Context, models []string, types map[string]strin
 			if serving[k] == nil {
 				kinds = append(kinds, k)
 			}
-			serving[k] = append(serving[k], toMeasure{m.Name, k.gpuType, e.GPU, server, m.Config, slos[m.Name]})
+			serving[k] = append(serving[k], toMeasure{m.Name, k.gpuType, e.GPU, server, m.Config, slos[m.Name], e.AtOnce})
 		}
 		return nil
 	})
@@ -97,10 +102,15 @@ func (v view) share(ctx context.Context, models []string, types map[string]strin
 	return byServer, err
 }
 
+// statisticsWithin is how long a server may take to say what it counted.
+const statisticsWithin = 2 * time.Second
+
 func (m toMeasure) measure(ctx context.Context, r api.MeasureRequest) api.Measured {
 	out := api.Measured{Model: m.model, GPUType: m.gpuType, Partition: m.partition}
 	var counters observe.ServerStatistics
 	executed := func() []observe.Executions {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statisticsWithin) // what was counted until the time was up counts
+		defer cancel()
 		r, err := m.server.ModelStatistics(ctx, &tritonpb.ModelStatisticsRequest{Name: m.model})
 		if err != nil {
 			return nil
@@ -111,7 +121,12 @@ func (m toMeasure) measure(ctx context.Context, r api.MeasureRequest) api.Measur
 	timed, skipped, err := warmup.Paced(ctx, m.server, m.config, warmup.Pace{
 		Share: r.Share, Repeats: r.Repeats, Enough: m.enough, Now: time.Now, Sleep: sleep,
 	})
-	if err != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && len(timed) == 0:
+		skipped = "no batch of it was answered before the time was up"
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		skipped = fmt.Sprintf("the time was up before all sizes had been sent %d times; the largest batch that was answered had %d rows", r.Repeats, timed[len(timed)-1].Rows)
+	case err != nil:
 		skipped = err.Error()
 	}
 	out.Skipped = skipped

@@ -11,6 +11,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/evaluate"
 	"github.com/conch-serving/conch/sidecar/sim/report"
 )
 
@@ -70,10 +71,12 @@ type Advice struct {
 	Ratio float64 `json:"ratio"`
 	Low   float64 `json:"ratio_low"`
 	High  float64 `json:"ratio_high"`
-	// GPUs there are, and how many Conch would need for what Triton holds on all of them.
+	// GPUs there are, counting for a server over several the batches that it executes at once, and how many Conch would need for what Triton holds on all of
+	// them; 0 where that is as many, or where a server has several.
 	GPUs   int `json:"gpus"`
 	Needed int `json:"gpus_needed"`
-	// Present is how many GPUs the traffic that was observed needs; nil where there is one GPU.
+	// Present is how many GPUs the traffic that was observed needs; nil where there is one GPU, or a server has
+	// several.
 	Present *Present `json:"present,omitempty"`
 	// Possible are the answers for what is not known: by how much one batch costs whatever its size. Then Enough is false, and Triton, Conch
 	// and Ratio are those of no single case.
@@ -109,7 +112,8 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	}
 	a.Enough = true
 	w.phases = 2
-	if a.GPUs > 1 {
+	resizable := a.GPUs > 1 && a.GPUs == len(policy.NewIndex(w.snapshot).GPUs()) // a server over several GPUs is one whole
+	if resizable {
 		w.phases += 2
 	}
 	if a.Triton, err = w.goodput(ctx, tritonSide, in.Seeds); err != nil {
@@ -133,15 +137,17 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		slices.Sort(ratios)
 		n := len(ratios)
 		a.Ratio, a.Low, a.High = (ratios[(n-1)/2]+ratios[n/2])/2, ratios[0]*(1-tolerance), ratios[n-1]*(1+tolerance)
-		w.say(0, "searching how few GPUs would do")
-		if a.Needed, err = w.fewest(ctx, conchSide, a.Triton.Rate, a.GPUs); err != nil {
-			return nil, err
-		}
-		if a.Needed == a.GPUs {
-			a.Needed = 0
-		}
 	}
-	if a.GPUs > 1 {
+	if resizable {
+		if a.Triton.Low > 0 {
+			w.say(0, "searching how few GPUs would do")
+			if a.Needed, err = w.fewest(ctx, conchSide, a.Triton.Rate, a.GPUs); err != nil {
+				return nil, err
+			}
+			if a.Needed == a.GPUs {
+				a.Needed = 0
+			}
+		}
 		w.phase++
 		w.say(0, "searching how few GPUs the present traffic needs")
 		a.Present = &Present{}
@@ -256,6 +262,7 @@ func (w *world) run(ctx context.Context, who side, gpus int, rate float64, seed 
 	if made.Streams, err = w.streams(made.Snapshot, rate, seed); err != nil {
 		return nil, err
 	}
+	evaluate.AtOnce(made.Snapshot, made.Plan, policy.NewIndex(made.Snapshot))
 	for _, m := range made.Snapshot.GetModels() {
 		made.Plan.Dispatch = append(made.Plan.Dispatch, &policy.Dispatch{Model: m.GetName(), Discipline: "adaptive"})
 	}

@@ -69,6 +69,29 @@ func TestWhoRunsRequestsAloneGainsBatches(t *testing.T) {
 	require.Equal(t, a, again)
 }
 
+// TestAServerOverSeveralGPUs: four GPUs behind one server hold about what four servers hold, and how few of them would do is not asked.
+func TestAServerOverSeveralGPUs(t *testing.T) {
+	models := []string{"a", "b", "c", "d"}
+	batching := map[string]advise.Batching{}
+	for _, m := range models {
+		batching[m] = advise.Batching{Dynamic: true}
+	}
+	node := world(1, 60, models...)
+	node.Nodes[0].Gpus[0].Executions = 4
+	one, err := advise.Make(t.Context(), advise.Input{Snapshot: node, Batching: batching, Seeds: []uint64{1, 2}, Compare: true})
+	require.NoError(t, err)
+	four, err := advise.Make(t.Context(), advise.Input{Snapshot: world(4, 60, models...), Batching: batching, Seeds: []uint64{1, 2}})
+	require.NoError(t, err)
+	require.Equal(t, 4, one.GPUs)
+	require.InEpsilon(t, four.Conch.Rate, one.Conch.Rate, .02)
+	require.Greater(t, one.Triton.Rate, four.Triton.Rate, "a queue of a model is one for all GPUs, not one for each")
+	require.Less(t, one.Triton.Rate, one.Conch.Rate)
+	require.Zero(t, one.Needed)
+	require.Nil(t, one.Present)
+	require.Contains(t, strings.Join(one.Text, "\n"), "on your 4 GPUs with at most 1% bad")
+	require.Contains(t, strings.Join(one.Text, "\n"), "Not known: which models have instances on which GPUs of a server over several")
+}
+
 func TestThinDataGiveNoFigure(t *testing.T) {
 	for _, c := range []struct {
 		name   string

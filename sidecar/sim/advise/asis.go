@@ -35,7 +35,7 @@ func (w *world) asIs(ctx context.Context, gpus int, rate float64, seed uint64) (
 		}
 	}
 	for _, p := range made.Plan.GetPartitions() {
-		server := triton.Server{ID: p.GetId(), GPU: p.GetNode() + "/" + p.GPU(), Latency: make([][]time.Duration, len(servers.Models))}
+		server := triton.Server{ID: p.GetId(), GPU: p.GetNode() + "/" + p.GPU(), GPUs: x.AtOnce(p), Latency: make([][]time.Duration, len(servers.Models))}
 		gpuType := gpuTypes[p.GetNode()+"/"+p.GPU()]
 		for i, m := range s.GetModels() {
 			if !serves(p, m.GetName()) {

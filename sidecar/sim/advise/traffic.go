@@ -102,7 +102,11 @@ func (a *Advice) look(in Input) *world {
 		}
 		a.note("how the traffic varies beyond the last %v: `tritonctl advise --for 5m` knows more.", window(s))
 	}
-	a.GPUs = len(policy.NewIndex(s).GPUs())
+	several := false
+	for _, g := range policy.NewIndex(s).GPUs() {
+		n := int(max(1, g.GetExecutions()))
+		a.GPUs, several = a.GPUs+n, several || n > 1
+	}
 	j := judgement{Advice: a, world: w, snapshot: s, counts: counts, keep: map[string]bool{}, learnt: map[string]string{}}
 	j.models()
 	j.pipelines()
@@ -130,6 +134,9 @@ func (a *Advice) look(in Input) *world {
 	a.Rate = w.rate
 	only(s, j.keep)
 	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; preferred batch sizes, queue policies, priorities and the rate limiter of your servers.")
+	if several {
+		a.note("which models have instances on which GPUs of a server over several: each is simulated with one on every GPU. Under Conch each batch finds an idle GPU, while your Triton may send two models' batches to one.")
+	}
 	a.note("what other callers of the servers do, and the microseconds that Conch itself adds.")
 	w.snapshot = s
 	return w

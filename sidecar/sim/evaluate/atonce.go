@@ -11,10 +11,10 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// atOnce makes partitions that run several batches at once (GPU.executions) as many partitions that run one each, on as many GPUs: the simulator's run one
+// AtOnce makes partitions that run several batches at once (GPU.executions) as many partitions that run one each, on as many GPUs: the simulator's run one
 // at a time. How often each model may be executed at once is not in a snapshot: it is as often as its partition executes. Of says which partition of the
 // plan each of those is that were added.
-func atOnce(s *policy.Snapshot, p *policy.Plan, x *policy.Index) (of map[string]string) {
+func AtOnce(s *policy.Snapshot, p *policy.Plan, x *policy.Index) (of map[string]string) {
 	of = map[string]string{}
 	copied := map[*policy.GPU]int{} // how often
 	name := func(id string, i int) string { return fmt.Sprintf("%s, execution %d", id, i) }

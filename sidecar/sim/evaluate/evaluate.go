@@ -128,7 +128,7 @@ func (e *Evaluator) evaluate(ctx context.Context, p *policy.Plan, t *Traffic) (*
 
 // world is the snapshot under the plan, with the arrivals of every name given to what serves it: a model's to itself or to the derived model
 // that it is a member of, an app's to the variants of its route. Served are the names of its models. Of says which partition of the plan one of the world
-// stands for, where that has another name: see atOnce.
+// stands for, where that has another name: see AtOnce.
 func (e *Evaluator) world(p *policy.Plan, t *Traffic) (w sim.World, served []string, arrivals *directed, of map[string]string) {
 	s := &policy.Snapshot{
 		Revision: e.snapshot.GetRevision(), Nodes: e.snapshot.GetNodes(), Profiles: e.snapshot.GetProfiles(),
@@ -161,7 +161,7 @@ func (e *Evaluator) world(p *policy.Plan, t *Traffic) (w sim.World, served []str
 	}
 	e.addPipelines(s, index)
 	e.strip(simulated, s)
-	of = atOnce(s, simulated, e.index)
+	of = AtOnce(s, simulated, e.index)
 	for _, m := range s.GetModels() {
 		served = append(served, m.GetName())
 	}

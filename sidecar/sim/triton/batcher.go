@@ -23,7 +23,7 @@ type payload struct {
 	taken    bool
 }
 
-// ahead is how many payloads Triton makes before its instance is free, if no queue policy is set.
+// ahead is how many payloads Triton makes for each instance before one is free, if no queue policy is set.
 const ahead = 2
 
 // batcher is Triton's rule for what goes together and when (dynamic_batch_scheduler.cc; internal/minitriton has the same rule with
@@ -33,14 +33,15 @@ type batcher struct {
 	maxBatch  int
 	preferred []int // ascending; the largest batch alone unless given
 	delay     int64
+	ahead     int // payloads that may be ready
 	waiting   []request
 	ready     []*payload
 	current   *payload
 	saturated bool // of current: it is full enough to grow no more
 }
 
-func newBatcher(m Model) *batcher {
-	b := &batcher{dynamic: m.Dynamic, maxBatch: max(1, m.MaxBatch), delay: int64(m.Delay), preferred: slices.Sorted(slices.Values(m.Preferred))}
+func newBatcher(m Model, instances int) *batcher {
+	b := &batcher{ahead: ahead * instances, dynamic: m.Dynamic, maxBatch: max(1, m.MaxBatch), delay: int64(m.Delay), preferred: slices.Sorted(slices.Values(m.Preferred))}
 	if len(b.preferred) == 0 {
 		b.preferred = []int{b.maxBatch}
 	}
@@ -58,7 +59,7 @@ func (b *batcher) add(r request) {
 
 // form makes the payloads that the rule allows now, and returns when it wants to be called again; 0 means after the next add or take.
 func (b *batcher) form(now int64) (again int64) {
-	for b.dynamic && len(b.ready) < ahead && len(b.waiting) > 0 {
+	for b.dynamic && len(b.ready) < b.ahead && len(b.waiting) > 0 {
 		if b.current == nil || b.saturated || b.current.taken {
 			b.current, b.saturated = &payload{}, false
 		}

@@ -40,6 +40,10 @@ func (r *run) executed(server int, until int64) {
 // history are the intervals of the arrivals' time.
 func (r *run) history() []sim.Interval {
 	all := make([]sim.Interval, 0, bins)
+	gpus := 0
+	for _, s := range r.w.Servers {
+		gpus += s.gpus()
+	}
 	for i := range r.bins {
 		b := &r.bins[i]
 		from := int64(i) * r.width()
@@ -50,18 +54,18 @@ func (r *run) history() []sim.Interval {
 		all = append(all, sim.Interval{
 			FromSeconds: time.Duration(from).Seconds(), Arrivals: b.arrivals, Good: b.good, Bad: b.arrivals - b.good,
 			LatencyP50Us: float64(b.latency.Quantile(.5)) / 1e3, LatencyP99Us: float64(b.latency.Quantile(.99)) / 1e3,
-			GPUs: float64(len(r.servers)), Busy: b.busy / float64(length),
+			GPUs: float64(gpus), Busy: b.busy / float64(length),
 		})
 	}
 	return all
 }
 
-// partitions are the servers, each with a GPU of its own.
+// partitions are the servers.
 func (r *run) partitions() (all []sim.PartitionResult) {
 	for i, s := range r.servers {
 		all = append(all, sim.PartitionResult{
 			ID: r.w.Servers[i].ID, GPU: r.w.Servers[i].GPU, ThreadPercentage: 100, UntilSeconds: r.w.Duration.Seconds(),
-			BusyShare: float64(s.worked) / float64(r.w.Duration-r.w.Warmup), Batches: s.batches, Rows: s.rows,
+			BusyShare: float64(s.worked) / float64(len(s.gpus)) / float64(r.w.Duration-r.w.Warmup), Batches: s.batches, Rows: s.rows,
 		})
 	}
 	return all

@@ -33,10 +33,12 @@ type Model struct {
 	Preferred []int
 }
 
-// Server is one Triton with a GPU of its own.
+// Server is one Triton with GPUs of its own.
 type Server struct {
 	// ID and GPU name it in the result.
 	ID, GPU string
+	// GPUs is how many it has; 0 means 1. Each model has an instance on every one.
+	GPUs int
 	// Latency[m][b] is what an execution of b rows of World.Models[m] takes when it has the GPU for itself; index 0 is unused. A model with
 	// no latencies is not served. A batch beyond the last entry takes as long as that.
 	Latency [][]time.Duration
@@ -78,7 +80,7 @@ type eventKind uint8
 const (
 	arrive eventKind = iota
 	alarm            // a batcher wants to be asked
-	finish           // the GPU of a server is free
+	finish           // a GPU of a server is free
 )
 
 type event struct {
@@ -86,6 +88,7 @@ type event struct {
 	order  int // among equal times, the order in which events were made
 	kind   eventKind
 	server int
+	gpu    int // of finish
 	model  int
 }
 
@@ -114,11 +117,25 @@ type job struct {
 type server struct {
 	outstanding int
 	batchers    []*batcher // nil: not served
-	busy        []bool     // the model's instance has a payload
-	gpu         []job      // in order; the first one executes
+	gpus        []gpu
 	// worked is the time of executions that counts, in nanoseconds; batches and rows are all that were executed.
 	worked        int64
 	batches, rows uint64
+}
+
+type gpu struct {
+	busy []bool // by model: its instance here has a payload
+	jobs []job  // in order; the first one executes
+}
+
+// idle is the first GPU whose instance of a model has no payload, -1 if there is none. Models begin at different GPUs, so that few meet on one.
+func (s *server) idle(m int) int {
+	for i := range s.gpus {
+		if g := (m + i) % len(s.gpus); !s.gpus[g].busy[m] {
+			return g
+		}
+	}
+	return -1
 }
 
 type run struct {
@@ -158,10 +175,13 @@ func Run(ctx context.Context, w World) (*Result, error) {
 	}
 	for i := range r.servers {
 		s := &r.servers[i]
-		s.batchers, s.busy = make([]*batcher, len(w.Models)), make([]bool, len(w.Models))
+		s.batchers, s.gpus = make([]*batcher, len(w.Models)), make([]gpu, w.Servers[i].gpus())
+		for g := range s.gpus {
+			s.gpus[g].busy = make([]bool, len(w.Models))
+		}
 		for m, l := range w.Servers[i].Latency {
 			if len(l) > 1 {
-				s.batchers[m] = newBatcher(w.Models[m])
+				s.batchers[m] = newBatcher(w.Models[m], len(s.gpus))
 			}
 		}
 	}
@@ -193,7 +213,7 @@ func Run(ctx context.Context, w World) (*Result, error) {
 		case alarm:
 			r.form(e.server, e.model)
 		case finish:
-			r.finish(e.server)
+			r.finish(e.server, e.gpu)
 		}
 	}
 	for _, s := range w.Streams {
@@ -238,15 +258,18 @@ func (w *World) check() error {
 	return nil
 }
 
-func (r *run) push(at int64, kind eventKind, server, model int) {
+func (s Server) gpus() int { return max(1, s.GPUs) }
+
+func (r *run) push(e event) {
 	r.made++
-	heap.Push(&r.events, event{at, r.made, kind, server, model})
+	e.order = r.made
+	heap.Push(&r.events, e)
 }
 
 // draw takes a stream's next arrival; an event's model is the stream until it comes.
 func (r *run) draw(stream int) {
 	if a := &r.next[stream]; r.w.Streams[stream].Next(a) && a.At < r.w.Duration {
-		r.push(int64(a.At), arrive, 0, stream)
+		r.push(event{at: int64(a.At), kind: arrive, model: stream})
 	}
 }
 
@@ -284,29 +307,32 @@ func (r *run) arrive(stream int) error {
 	return nil
 }
 
-// form lets a batcher work, and its instance take what is ready.
+// form lets a batcher work, and its instances take what is ready.
 func (r *run) form(at, m int) {
 	s := &r.servers[at]
 	b := s.batchers[m]
 	again := b.form(r.now)
-	if !s.busy[m] {
-		if p := b.take(r.now); p != nil {
-			s.busy[m] = true
-			s.gpu = append(s.gpu, job{p, m, r.now})
-			if len(s.gpu) == 1 {
-				r.execute(at)
-			}
-			again = b.form(r.now)
+	for g := s.idle(m); g >= 0; g = s.idle(m) {
+		p := b.take(r.now)
+		if p == nil {
+			break
 		}
+		on := &s.gpus[g]
+		on.busy[m] = true
+		on.jobs = append(on.jobs, job{p, m, r.now})
+		if len(on.jobs) == 1 {
+			r.execute(at, g)
+		}
+		again = b.form(r.now)
 	}
 	if again > 0 {
-		r.push(again, alarm, at, m)
+		r.push(event{at: again, kind: alarm, server: at, model: m})
 	}
 }
 
 // execute starts the first job of a GPU.
-func (r *run) execute(at int) {
-	j := r.servers[at].gpu[0]
+func (r *run) execute(at, g int) {
+	j := r.servers[at].gpus[g].jobs[0]
 	l := r.w.Servers[at].Latency[j.model]
 	took := float64(l[min(j.rows, len(l)-1)])
 	if r.w.Jitter > 0 {
@@ -314,15 +340,16 @@ func (r *run) execute(at int) {
 	}
 	until := r.now + max(1, int64(took))
 	r.executed(at, until)
-	r.push(until, finish, at, j.model)
+	r.push(event{at: until, kind: finish, server: at, gpu: g, model: j.model})
 }
 
-func (r *run) finish(at int) {
+func (r *run) finish(at, g int) {
 	s := &r.servers[at]
-	j := s.gpu[0]
-	s.gpu = s.gpu[1:]
-	if len(s.gpu) > 0 {
-		r.execute(at)
+	on := &s.gpus[g]
+	j := on.jobs[0]
+	on.jobs = on.jobs[1:]
+	if len(on.jobs) > 0 {
+		r.execute(at, g)
 	}
 	counted := r.counted[j.model]
 	c := &counted[min(j.rows, len(counted)-1)]
@@ -330,7 +357,7 @@ func (r *run) finish(at int) {
 	c.sum += r.now - j.taken
 	s.batches++
 	s.rows += uint64(j.rows)
-	s.busy[j.model] = false
+	on.busy[j.model] = false
 	for _, q := range j.requests {
 		if q.flow != nil {
 			r.stepped(q.flow, q.step)

@@ -129,6 +129,28 @@ func TestAQueuePerServer(t *testing.T) {
 	require.EqualValues(t, 4, r.Total.Good+r.Total.Late+r.Total.Unanswered)
 }
 
+// TestAServerOverSeveralGPUs: a model's batches execute on both GPUs, from one queue; one that its instance took waits for the GPU of that, whichever other is
+// idle by then.
+func TestAServerOverSeveralGPUs(t *testing.T) {
+	const ms = time.Millisecond
+	one := servers(1, 1, ms, 10*ms, 15*ms, false, 0)
+	one.Servers[0].GPUs = 2
+	r, err := triton.Run(t.Context(), given(one, at(0, 0), at(1, 0), at(11, 0)))
+	require.NoError(t, err)
+	require.Equal(t, []triton.Executions{{Rows: 1, Count: 3, Mean: 11 * ms}}, r.Executions[0], "side by side, and then on the first that is idle")
+	require.EqualValues(t, 3, r.Total.Good)
+	require.EqualValues(t, 2, r.History[0].GPUs)
+	require.Len(t, r.Partitions, 1)
+	require.InDelta(t, .033/2/20, r.Partitions[0].BusyShare, 1e-9)
+
+	two := servers(1, 2, ms, 10*ms, time.Second, true, 0)
+	two.Servers[0].GPUs = 2
+	two.Servers[0].Latency[1] = []time.Duration{0, 100 * ms}
+	r, err = triton.Run(t.Context(), given(two, at(0, 1), at(1, 0), at(2, 0)))
+	require.NoError(t, err)
+	require.Equal(t, []triton.Executions{{Rows: 1, Count: 2, Mean: (11*ms + 109*ms) / 2}}, r.Executions[0], "the second meets the other model's batch")
+}
+
 func TestWorldsThatMakeNoSense(t *testing.T) {
 	good := servers(1, 1, time.Millisecond, time.Millisecond, time.Second, false, 0)
 	for name, spoil := range map[string]func(*triton.World){

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -30,7 +31,7 @@ import (
 type Options struct {
 	*factory.Factory
 	seeds, repeats int
-	length         time.Duration
+	length, within time.Duration
 	measure, yes   bool
 	share          float64
 	grid           string
@@ -39,7 +40,7 @@ type Options struct {
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f, seeds: 5, repeats: 6, length: time.Minute, share: .1}
+	o := &Options{Factory: f, seeds: 5, repeats: 6, length: time.Minute, within: 30 * time.Second, share: .1}
 	c := &cobra.Command{
 		Use:   "advise [TRACE]",
 		Short: "Say what Conch would gain with your traffic",
@@ -50,8 +51,9 @@ traffic is a trace of tritonctl record, or what arrives within the next minute
 (--for; --for 0 generates it at the present rates).
 
 How long batches take is taken from, in this order: --grid; --measure, which asks,
-and then sends generated batches of 1, 2, 4, ... rows of zeros to the servers, for
-at most --share of each server's time; conch's profiles, declared or measured; the
+and then, while it looks at the traffic, sends generated batches of 1, 2, 4, ... rows
+of zeros to the servers, at most --within so long and for at most --share of each
+server's time; conch's profiles, declared or measured; the
 servers' own statistics. If none of them tells more than single rows, advise gives
 the gain for several cases.
 
@@ -73,6 +75,7 @@ more or fewer GPUs.`,
 	flags.BoolVar(&o.measure, "measure", false, "send a few generated batches of each size to the servers first")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "do not ask before --measure")
 	flags.Float64Var(&o.share, "share", o.share, "largest part of a server's time that --measure may take")
+	flags.DurationVar(&o.within, "within", o.within, "longest that --measure may take; what was timed until then counts")
 	flags.IntVar(&o.repeats, "repeats", o.repeats, "batches of each size that --measure sends")
 	flags.StringVar(&o.grid, "grid", "", "YAML file with the time of batches by model and rows")
 	return c
@@ -87,6 +90,9 @@ func (o *Options) run(ctx context.Context, args []string, command string) error 
 	}
 	if o.length < 0 {
 		return fmt.Errorf("%w: --for %v is below 0", factory.ErrUsage, o.length)
+	}
+	if o.within <= 0 || o.within > time.Hour {
+		return fmt.Errorf("%w: --within %v is not above 0 and at most an hour", factory.ErrUsage, o.within)
 	}
 	conch, err := o.Client()
 	if err != nil {
@@ -103,13 +109,8 @@ func (o *Options) run(ctx context.Context, args []string, command string) error 
 		}
 	}
 	declared := slices.Sorted(maps.Keys(in.Grids))
-	var notes []string
-	if o.measure {
-		if notes, err = o.timed(ctx, conch, &in); err != nil {
-			return err
-		}
-	}
-	if in.Traffic, err = o.traffic(ctx, conch, args); err != nil {
+	notes, err := o.look(ctx, conch, args, &in)
+	if err != nil {
 		return err
 	}
 	if err := seen(ctx, conch, &in); err != nil {
@@ -177,6 +178,41 @@ func seen(ctx context.Context, conch *client.Client, in *advise.Input) error {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
+// look has the batches timed that --measure asks for, and looks at the traffic meanwhile. What arrives depends little on them:
+// only callers that wait for answers before they send more are slowed down, by --share at most.
+func (o *Options) look(ctx context.Context, conch *client.Client, args []string, in *advise.Input) (notes []string, err error) {
+	length, what := o.length, "looking at the traffic"
+	if len(args) > 0 {
+		length = 0
+	}
+	if o.measure {
+		if err := o.confirm(); err != nil {
+			return nil, err
+		}
+		if length == 0 {
+			what = "sending generated batches"
+		} else {
+			what += " and sending generated batches"
+		}
+		length = max(length, o.within)
+	}
+	if length > 0 {
+		o.Begin("%s", what).Lasts(length)
+	}
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() (err error) {
+		in.Traffic, err = o.traffic(ctx, conch, args)
+		return err
+	})
+	if o.measure {
+		both.Go(func() (err error) {
+			notes, err = o.timed(ctx, conch, in)
+			return err
+		})
+	}
+	return notes, both.Wait()
+}
+
 // traffic is a recording, or what arrives from now on; nil means the present rates.
 func (o *Options) traffic(ctx context.Context, conch *client.Client, args []string) (*advise.Traffic, error) {
 	var source io.Reader
@@ -191,7 +227,6 @@ func (o *Options) traffic(ctx context.Context, conch *client.Client, args []stri
 	case o.length == 0:
 		return nil, nil
 	default:
-		o.Begin("looking at the traffic").Lasts(o.length)
 		var recorded bytes.Buffer
 		got, err := conch.Record(ctx, o.length, &recorded)
 		if err != nil {

@@ -23,23 +23,32 @@ import (
 // errNotMeasured ends a command whose question was answered with no.
 var errNotMeasured = errors.New("nothing was sent")
 
+// confirm asks whether batches may be sent, unless --yes says so.
+func (o *Options) confirm() error {
+	if o.yes {
+		return nil
+	}
+	fmt.Fprintf(o.Err, "Send %d generated batches of 1, 2, 4, ... rows of zeros of every model to your servers? They take at most %g%% of each server's time, for at most %v; clients' requests may wait for one of them. [y/N] ", o.repeats, 100*o.share, o.within)
+	answer, err := bufio.NewReader(o.In).ReadString('\n')
+	if err != nil || !strings.EqualFold(strings.TrimSpace(answer), "y") && !strings.EqualFold(strings.TrimSpace(answer), "yes") {
+		return fmt.Errorf("%w: answer y, or give --yes", errNotMeasured)
+	}
+	return nil
+}
+
 // timed has conch time generated batches and adds what it found to the input, where a model has no grid yet. It returns what a person should
 // keep.
 func (o *Options) timed(ctx context.Context, conch *client.Client, in *advise.Input) (notes []string, err error) {
-	if !o.yes {
-		fmt.Fprintf(o.Err, "Send %d generated batches of 1, 2, 4, ... rows of zeros of every model to your servers? They take at most %g%% of each server's time, a minute or more; clients' requests may wait for one of them. [y/N] ", o.repeats, 100*o.share)
-		answer, err := bufio.NewReader(o.In).ReadString('\n')
-		if err != nil || !strings.EqualFold(strings.TrimSpace(answer), "y") && !strings.EqualFold(strings.TrimSpace(answer), "yes") {
-			return nil, fmt.Errorf("%w: answer y, or give --yes", errNotMeasured)
-		}
-	}
-	o.Begin("sending generated batches")
-	all, err := conch.Measure(ctx, api.MeasureRequest{Share: o.share, Repeats: o.repeats})
+	all, err := conch.Measure(ctx, api.MeasureRequest{Share: o.share, Repeats: o.repeats, WithinSeconds: o.within.Seconds()})
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range all {
-		if m.Skipped != "" {
+		switch {
+		case m.Skipped == "":
+		case len(m.Batches) > 0:
+			notes = append(notes, fmt.Sprintf("Not all measured: %s on %s: %s", m.Model, m.GPUType, m.Skipped))
+		default:
 			notes = append(notes, fmt.Sprintf("Not measured: %s on %s: %s", m.Model, m.GPUType, m.Skipped))
 		}
 		if len(m.Batches) == 0 || in.Grids[m.Model] != nil {
