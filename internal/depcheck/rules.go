@@ -119,7 +119,7 @@ var rules = []rule{
 	{"internal/minitriton", []string{"internal/...", "plugins/policy"}, "what it emulates, interference, is the contract's"},
 	{"scripts/pictures", []string{"internal/..."}, "it runs the programs that a user runs"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
-	{"bench", []string{"internal/...", "plugins/policy", "plugins/builtin", "plugins/conch", "merger/...", "estimator/...", "sidecar/admin/api", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/...", "sidecar/dispatch/batch", "sidecar/dispatch/forward", "sidecar/dispatch/wire", "sidecar/apply/driver", "sidecar/apply/driver/kubernetes", "sidecar/handon"}, "it runs the programs that a user runs, the simulator with every discipline of the queue, the clients of a server's ports, a replica that hands on, and the driver kubernetes alone against more nodes than a machine runs servers for"},
+	{"bench", []string{"internal/...", "plugins/policy", "plugins/builtin", "plugins/conch", "merger/...", "estimator/...", "sidecar/admin/api", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/...", "sidecar/dispatch/batch", "sidecar/dispatch/forward", "sidecar/dispatch/wire", "sidecar/apply/driver", "sidecar/apply/driver/kubernetes", "sidecar/apply/mps", "sidecar/handon"}, "it runs the programs that a user runs, the simulator with every discipline of the queue, the clients of a server's ports, a replica that hands on, the MPS daemon of a real GPU, and the driver kubernetes alone against more nodes than a machine runs servers for"},
 	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/api", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
 }
 
