@@ -378,6 +378,59 @@ func TestAHangIsNoticedWithoutAPrediction(t *testing.T) {
 	}
 }
 
+// errBroken is how a call ends whose connection has failed.
+var errBroken = status.Error(codes.Unavailable, "Socket closed")
+
+// TestAHangIsNoticedOnAServerThatIsLost, or that the table does not have any more: the execution that hangs is given up there, too. Only the one that the table has
+// is to be started again.
+func TestAHangIsNoticedOnAServerThatIsLost(t *testing.T) {
+	for name, taken := range map[string]bool{"lost": false, "taken off the table": true} {
+		t.Run(name, func(t *testing.T) {
+			sick, well := newTriton(t), newTriton(t)
+			sick.hold, sick.passes, sick.started, sick.loading = make(chan struct{}), "aside", make(chan string, 10), true
+			sick.refuse = func(r *tritonpb.ModelInferRequest) error {
+				if r.Id == "aside" {
+					return errBroken
+				}
+				return nil
+			}
+			defer close(sick.hold)
+			hung := make(chan string, 10)
+			o := dispatch.Options{HangFloor: 100 * time.Millisecond, Hung: func(partition string, _ error) { hung <- partition }}
+			d, _ := newDispatcher(t, o, table(1, nil, sick))
+			d.SetProfile(linear(time.Millisecond, time.Millisecond))
+			answered := make(chan error, 2)
+			go func() { answered <- infer(t.Context(), t, d, 1, 1, nil) }()
+			<-sick.started
+			if taken {
+				require.NoError(t, d.Swap(t.Context(), table(2, nil, well)))
+			} else {
+				go func() {
+					resp, err := d.Infer(t.Context(), request(t, "aside", 1, 2, func(m *tritonpb.ModelInferRequest) { m.Outputs = aside("").Outputs }))
+					if err == nil {
+						resp.Free()
+					}
+					answered <- err
+				}()
+				require.Eventually(t, func() bool { return !d.Partitions()[0].Up }, 30*time.Second, time.Millisecond)
+				require.NoError(t, d.Swap(t.Context(), table(2, nil, sick, well)))
+				require.NoError(t, <-answered)
+			}
+			select {
+			case err := <-answered:
+				require.NoError(t, err)
+			case <-time.After(10 * time.Second):
+				t.Fatal("the execution that hangs is waited for")
+			}
+			if taken {
+				require.Empty(t, hung)
+			} else {
+				require.Equal(t, "p"+sick.address, <-hung)
+			}
+		})
+	}
+}
+
 // TestAFaultInARescueEndsNothing: an execution panics, and so does the attempt to forward its requests one by one.
 func TestAFaultInARescueEndsNothing(t *testing.T) {
 	p := newTriton(t)

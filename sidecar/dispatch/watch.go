@@ -41,11 +41,15 @@ func unpredicted(a *attempt, ran time.Duration) error {
 	return fmt.Errorf("an execution of model %s has run for %v, and nothing is known of how long it takes", a.model.name, ran.Round(time.Millisecond))
 }
 
-// hung gives up the partition of an attempt that hangs.
+// hung gives up the partition of an attempt that hangs. The server of one that is not in the table any more ends without being started again: another may have
+// its name.
 func (d *Dispatcher) hung(a *attempt, cause error) {
 	d.o.Logger.Error("a partition hangs", "partition", a.partition.ID(), "model", a.model.name, "error", cause)
+	retired := d.router.Retired(a.partition)
 	d.router.Hung(a.partition, cause)
-	d.o.Hung(a.partition.ID(), cause)
+	if !retired {
+		d.o.Hung(a.partition.ID(), cause)
+	}
 }
 
 // passing are the attempts outside the queue that are under way, for the watch.

@@ -417,23 +417,24 @@ func (r *Router) forgive(p *Partition, n *notices) {
 	}
 }
 
-// Hung reports that an execution on a partition does not end. Its places are ejected, as far as their models have others, and its connections are
-// replaced, so that the calls under way fail and are retried elsewhere. The partition is lost then: see Lost.
+// Hung reports that an execution on a partition does not end. The partition's connections are replaced, so that the calls under way fail and are retried
+// elsewhere, whatever its state. If it is in use, it is lost then: see Lost. Its places are ejected, as far as their models have others.
 func (r *Router) Hung(p *Partition, cause error) {
-	r.mu.Lock()
 	var n notices
-	if p.state != up || r.closed {
-		r.unlock(&n)
+	r.mu.Lock()
+	defer r.unlock(&n)
+	if p.state == closed || r.closed {
 		return
 	}
-	for _, l := range p.places {
-		if m := r.models[l.model]; l.current && l.health.standing != ejected && m != nil && m.usableBeside(l) {
+	for _, l := range p.places { // not of a server that its driver knows to be down: the next one has done nothing
+		if m := r.models[l.model]; p.state != down && l.current && l.health.standing != ejected && m != nil && m.usableBeside(l) {
 			r.suspend(l, cause.Error(), &n)
 		}
 	}
-	r.lose(p, cause, &n)
+	if p.state == up {
+		r.lose(p, cause, &n)
+	}
 	r.hangUp(p, &n)
-	r.unlock(&n)
 }
 
 // Unsettled lists the models whose places on a partition are ejected, and those on probation.
