@@ -206,6 +206,33 @@ func TestAVariantThatLeavesLosesNothing(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: callers * each}, seen.count(t))
 }
 
+// TestWhatAVariantLosesAfterItLeftRunsOnAnother: an execution is lost, and the model that it was of has left the table meanwhile.
+func TestWhatAVariantLosesAfterItLeftRunsOnAnother(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 2)
+	p.refuse = func(r *tritonpb.ModelInferRequest) error {
+		if r.ModelName == "fast" {
+			return errBroken
+		}
+		return nil
+	}
+	d, seen := newDispatcher(t, dispatch.Options{}, apps(1, p, "fast"))
+	type answer struct {
+		by  string
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		by, err := ask(t.Context(), t, d, .5)
+		answered <- answer{by, err}
+	}()
+	<-p.started
+	require.NoError(t, d.Swap(t.Context(), apps(2, p, "good")))
+	close(p.hold)
+	require.Equal(t, answer{by: "good"}, <-answered)
+	require.Equal(t, 1, resultsInTime(seen.count(t))[dispatch.OK])
+}
+
 // TestAnAppOfDecoupledVariants: the answers on a stream are the app's, and the outcome too.
 func TestAnAppOfDecoupledVariants(t *testing.T) {
 	p := newTriton(t)

@@ -373,13 +373,11 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	if why == queue.DropModelRemoved {
 		// The lease is taken now, because the router removes the model a moment
 		// later.
-		lease, _, err := d.router.Acquire(c.req.Model, router.Hints{})
-		serve = func() answer {
-			if err != nil {
-				return answer{err: err}
+		if lease, _, err := d.router.Acquire(c.req.Model, router.Hints{}); err == nil {
+			serve = func() answer {
+				a, _ := d.outside(c, lease)
+				return a
 			}
-			a, _ := d.outside(c, lease)
-			return a
 		}
 	}
 	d.tasks.start(func() {
