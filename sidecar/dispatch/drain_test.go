@@ -11,11 +11,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // drains reports whether a drain ends while something is under way.
@@ -117,4 +121,33 @@ func TestADrainRefusesRequestsOnOpenStreams(t *testing.T) {
 	n := resultsInTime(seen.count(t))
 	require.Equal(t, 1, n[dispatch.OK])
 	require.Positive(t, n[dispatch.Rejected], "the idle stream may have come after the drain began, and was not let in")
+}
+
+// slowSpans takes a moment at the end of each span, after the request was counted out and before its last answer is sent.
+type slowSpans struct{ *tracetest.SpanRecorder }
+
+func (s slowSpans) OnEnd(of sdktrace.ReadOnlySpan) {
+	time.Sleep(20 * time.Millisecond)
+	s.SpanRecorder.OnEnd(of)
+}
+
+// TestADrainLosesNoLastAnswer: the last request that is under way is one of a decoupled model. Its answer reaches the caller, although the drain ends the stream
+// as soon as the request is counted out.
+func TestADrainLosesNoLastAnswer(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	traces := spans.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(slowSpans{tracetest.NewSpanRecorder()})))
+	d, _, client := streamed(t, dispatch.Options{Spans: traces}, table(1, decoupled, p))
+	s := openStream(metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(1, "01")), t, client, message("a", 1, 1))
+	require.Equal(t, "a", <-p.started)
+	drained := make(chan error, 1)
+	go func() { drained <- d.Drain(t.Context()) }()
+	require.Eventually(t, d.Draining, 30*time.Second, time.Millisecond)
+	close(p.hold)
+	r, err := s.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "a", r.InferResponse.Id)
+	require.NoError(t, <-drained)
+	_, err = s.Recv()
+	requireCode(t, codes.Unavailable, err)
 }

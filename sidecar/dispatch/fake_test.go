@@ -65,6 +65,7 @@ type triton struct {
 	loading bool
 	// unloaded are models that it does not have.
 	unloaded []string
+	streams  atomic.Int32 // that were opened
 }
 
 func newTriton(t *testing.T) *triton {
@@ -212,6 +213,7 @@ func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 }
 
 func (p *triton) ModelStreamInfer(s grpc.BidiStreamingServer[tritonpb.ModelInferRequest, tritonpb.ModelStreamInferResponse]) error {
+	p.streams.Add(1)
 	for {
 		r, err := s.Recv()
 		if errors.Is(err, io.EOF) {

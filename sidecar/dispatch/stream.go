@@ -115,6 +115,7 @@ type inferStream struct {
 	cancel  context.CancelCauseFunc
 	tasks   sync.WaitGroup // relays, and requests that are answered one by one
 	waiting sync.WaitGroup // requests that may yet be forwarded
+	opening sync.Mutex     // held while a stream to a partition is opened: there is one for each
 	send    sync.Mutex     // downstream takes one message at a time
 	ended   bool           // write has returned the error that ends the call, and sends nothing more; guarded by send
 	less    chan struct{}  // signals that less is owed; one signal at most

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,6 +25,7 @@ import (
 type upstream struct {
 	partition *router.Partition
 	stream    grpc.ClientStream
+	sending   sync.Mutex // it takes one message at a time
 	cancel    context.CancelFunc
 	idle      chan struct{}   // signals that nothing is owed; one signal at most
 	pending   []pendingAnswer // guarded by inferStream.mu
@@ -62,7 +64,7 @@ func (s *inferStream) forward(c *call) error {
 		p.failed = true
 		result, reason := s.fate(&p)
 		s.end(&p, result, reason)
-		if s.ctx.Err() != nil {
+		if s.mute() {
 			return err
 		}
 		return s.refuse(c.req, true, forward.Status(err).Err()) // the call may have requests for other models
@@ -71,6 +73,8 @@ func (s *inferStream) forward(c *call) error {
 	if !empty && (valid || !given) { // Triton refuses a value that is not valid
 		f.Data = batch.AskForFinalResponse(f.Data)
 	}
+	up.sending.Lock()
+	defer up.sending.Unlock()
 	if err := up.stream.SendMsg(&f); err != nil {
 		f.Data.Free() // unless it was handed over, which empties it
 	}
@@ -111,10 +115,12 @@ func (s *inferStream) hand(r *batch.Request, p pendingAnswer) (*upstream, error)
 
 // upstream finds or opens the stream to a partition.
 func (s *inferStream) upstream(p *router.Partition) (*upstream, error) {
-	s.mu.Lock()
-	up := s.ups[p]
-	s.mu.Unlock()
-	if up != nil {
+	if up := s.opened(p); up != nil {
+		return up, nil
+	}
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if up := s.opened(p); up != nil {
 		return up, nil
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(onward(s.ctx)))
@@ -126,7 +132,7 @@ func (s *inferStream) upstream(p *router.Partition) (*upstream, error) {
 		}
 		return nil, err
 	}
-	up = &upstream{partition: p, stream: stream, cancel: cancel, idle: make(chan struct{}, 1)}
+	up := &upstream{partition: p, stream: stream, cancel: cancel, idle: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed { // the call has ended meanwhile
@@ -143,6 +149,13 @@ func (s *inferStream) upstream(p *router.Partition) (*upstream, error) {
 		s.relay(up)
 	})
 	return up, nil
+}
+
+// opened is the stream to a partition; nil: there is none.
+func (s *inferStream) opened(p *router.Partition) *upstream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ups[p]
 }
 
 // lastWord is how long a server may go on answering a call whose caller has gone
@@ -257,10 +270,16 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 	s.pass(f)
 }
 
-// pass sends a message to the caller while the call's context lasts. Later
+// mute reports whether nothing more is sent to the caller: the call has ended, and not because a drain has seen the end of the last request. The answer to
+// that one may still be on its way.
+func (s *inferStream) mute() bool {
+	return s.ctx.Err() != nil && !errors.Is(context.Cause(s.ctx), errDraining)
+}
+
+// pass sends a message to the caller, unless the call is mute. Later
 // messages are still read, for lastWord, and discarded.
 func (s *inferStream) pass(f *batch.Frame) {
-	if s.ctx.Err() != nil {
+	if s.mute() {
 		f.Data.Free()
 		return
 	}

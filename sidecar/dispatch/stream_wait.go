@@ -114,7 +114,7 @@ func (s *inferStream) handOn(c *call, cold bool, before func()) {
 	if cold {
 		if _, a, ok := s.d.awaitLoad(c); !ok {
 			err := s.giveUp(c, a)
-			if s.ctx.Err() == nil {
+			if !s.mute() {
 				if err := s.refuse(c.req, true, err); err != nil {
 					s.cancel(err)
 				}

@@ -108,6 +108,37 @@ func TestWaitingRequestsOfADecoupledModelKeepTheirOrder(t *testing.T) {
 	}
 }
 
+// TestWhatWaitedOnAStreamSharesOneStreamOfTheServer: requests for two decoupled models wait on one stream, and both are loaded at once. The server gets them on
+// one stream, message by message, and the caller's stream ends when all are answered.
+func TestWhatWaitedOnAStreamSharesOneStreamOfTheServer(t *testing.T) {
+	const n = 20
+	p := newTriton(t)
+	wanted := make(chan string, 2)
+	both := func(revision uint64, cold bool) *router.Table {
+		routes := decoupledApps(revision, p, "fast", "good")
+		for _, m := range routes.Models {
+			if m.OnDemand, m.Cold = true, cold; cold {
+				m.Places = nil
+			}
+		}
+		return routes
+	}
+	d, seen, client := streamed(t, dispatch.Options{OutageWait: time.Hour, LoadWanted: func(m string) { wanted <- m }}, both(1, true))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var all []*tritonpb.ModelInferRequest
+	for i := range n {
+		all = append(all, asking(strconv.Itoa(i), forName([]string{"fast", "good"}[i%2])))
+	}
+	s := openStream(ctx, t, client, all...)
+	require.ElementsMatch(t, []string{"fast", "good"}, []string{<-wanted, <-wanted})
+	require.Eventually(t, func() bool { under, _ := d.UnderWay(); return under == n+1 }, 30*time.Second, time.Millisecond)
+	require.NoError(t, d.Swap(t.Context(), both(2, false)))
+	require.Len(t, lines(t, s), n)
+	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: n}, seen.count(t))
+	require.EqualValues(t, 1, p.streams.Load())
+}
+
 // TestAStreamThatEndsWhileItWaits leaves no request under way.
 func TestAStreamThatEndsWhileItWaits(t *testing.T) {
 	for name, cold := range map[string]bool{"a variant": false, "on demand": true} {
