@@ -218,6 +218,33 @@ func TestASequenceWaitsForALoad(t *testing.T) {
 	require.Equal(t, ids, p.seen)
 }
 
+// TestAStepThatWaitsInVainLetsNoOtherOvertake: of two steps of a sequence that wait for a load the second gives up. A third begins after the first nevertheless.
+func TestAStepThatWaitsInVainLetsNoOtherOvertake(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 3)
+	d, seen, client := streamed(t, dispatch.Options{}, cold(1, p))
+	step := func(id string, start bool, timeout int64) *tritonpb.ModelInferRequest {
+		m := message(id, 1, 1)
+		inSequence("s", start)(m)
+		if timeout > 0 {
+			m.Parameters["timeout"] = &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: timeout}}
+		}
+		return m
+	}
+	s := openStream(t.Context(), t, client, step("1", true, 0), step("2", false, 1000))
+	require.Eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.outcomes) == 1 }, 30*time.Second, time.Millisecond)
+	require.NoError(t, s.Send(step("3", false, 0)))
+	await(t, d, 2)
+	require.NoError(t, d.Swap(t.Context(), warm(2, p)))
+	require.Equal(t, "1", <-p.started)
+	require.Never(t, func() bool { return len(p.started) > 0 }, 50*time.Millisecond, time.Millisecond)
+	close(p.hold)
+	answers := lines(t, s)
+	require.Len(t, answers, 3)
+	require.Contains(t, answers[1], "Request timeout expired")
+	require.Equal(t, []string{"1", "3"}, p.seen)
+}
+
 // TestStreamsAndProxiesWaitForLoads as single requests do, in their order.
 func TestStreamsAndProxiesWaitForLoads(t *testing.T) {
 	p := newTriton(t)

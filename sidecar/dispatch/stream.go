@@ -281,16 +281,20 @@ func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (
 		return func() func() answer {
 			before, answered := s.step(c) // in order, because a load ends for all requests at once
 			return func() answer {
-				defer answered()
 				loaded, a, ok := d.awaitLoad(c)
-				switch {
-				case !ok:
-					return a
-				case c.queueable(loaded) || c.whole:
-					return d.serve(c, loaded, !c.whole)
+				if ok && !c.queueable(loaded) && !c.whole {
+					before()
+					defer answered()
+					return d.passThrough(c)
 				}
-				before()
-				return d.passThrough(c)
+				s.tasks.Go(func() { // what follows in its sequence still follows what was before
+					before()
+					answered()
+				})
+				if !ok {
+					return a
+				}
+				return d.serve(c, loaded, !c.whole)
 			}
 		}
 	case queueable:
