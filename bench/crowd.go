@@ -56,7 +56,7 @@ func newCrowd(models, partitions int, seed uint64) (*crowd, error) {
 	}
 	c.s.Reconfigure(0, func() {
 		for rank := range partitions {
-			c.s.AddPartition(0, queue.PartitionSpec{Rank: int32(rank), Serves: serves})
+			c.s.AddExecutor(0, queue.ExecutorSpec{Rank: int32(rank), Serves: serves})
 		}
 	})
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -158,5 +158,5 @@ func (c *crowd) finish() {
 	}
 	c.inside -= len(first.batch.Requests)
 	c.free = append(c.free, first.batch.Requests...)
-	c.s.Complete(c.now, first.batch.Partition)
+	c.s.Complete(c.now, first.batch.Executor)
 }

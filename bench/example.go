@@ -16,14 +16,14 @@ type batch struct {
 
 // gpus of an example: a sink that remembers what ends when.
 type gpus struct {
-	ends    map[queue.PartitionID]queue.Time
+	ends    map[queue.ExecutorID]queue.Time
 	batches []batch
 	dropped []int // numbers of requests, R1 is 1
 }
 
 func (g *gpus) Dispatch(b *queue.Batch) {
 	g.batches = append(g.batches, batch{b.Rows, float64(b.Start) / float64(unit)})
-	g.ends[b.Partition] = b.Finish
+	g.ends[b.Executor] = b.Finish
 }
 
 func (g *gpus) Drop(q *queue.Request, _ queue.DropReason) {
@@ -32,7 +32,7 @@ func (g *gpus) Drop(q *queue.Request, _ queue.DropReason) {
 }
 
 // next is the partition that is done next, and when.
-func (g *gpus) next() (id queue.PartitionID, at queue.Time) {
+func (g *gpus) next() (id queue.ExecutorID, at queue.Time) {
 	at = queue.Never
 	for p, end := range g.ends {
 		if end < at || end == at && p < id {
@@ -61,11 +61,11 @@ func exampleRule(discipline, drop string) (queue.ModelSpec, error) {
 // and under another from the first request after it on. A request that arrives when a batch ends is there when the next one starts, as in the
 // paper's figure 5a.
 func example(before, after queue.ModelSpec) (*gpus, error) {
-	g := &gpus{ends: map[queue.PartitionID]queue.Time{}}
+	g := &gpus{ends: map[queue.ExecutorID]queue.Time{}}
 	s := queue.New(g, queue.Options{})
 	m := s.AddModel(0, before)
 	for rank := range int32(3) {
-		s.AddPartition(0, queue.PartitionSpec{Rank: rank, Serves: []queue.Service{{Model: m}}})
+		s.AddExecutor(0, queue.ExecutorSpec{Rank: rank, Serves: []queue.Service{{Model: m}}})
 	}
 	for i := 1; ; {
 		if i == 13 {

@@ -36,7 +36,11 @@ func words() []word {
 		{forms: "own owns owned owner", why: "it says not of whom; the owner is the replica that holds the Lease"},
 		{forms: "settle settles settled", why: "it says not what is done"},
 		{forms: "said told says one it its", alone: true, why: "it says not of what"},
-		{forms: "executor executors", in: []string{"."}, why: "to other packages it is a partition"},
+		{forms: "executor executors", in: []string{".", "queue", "queue/adaptive"}, why: "to other packages it is a partition"},
+		{
+			forms: "partition partitions", in: []string{".", "router", "spans", "ingress/aggregate", "ingress/http", "ingress/metrics"},
+			why: "the queue gives batches to executors, and knows no partitions",
+		},
 		{forms: "lane lanes", in: []string{"queue"}, why: "it is the requests of a model that may share a batch"},
 		{forms: "place places placed", in: []string{".", "router"}, why: "it is a partition that serves a model; what lies in shared memory has an extent"},
 		{forms: "await awaits awaited", in: []string{".", "wire", "ingress/gate"}, why: "a ticket awaits, until its deadline, and a write to a socket"},
@@ -141,6 +145,8 @@ func TestMisnamedIdentifiersAreFound(t *testing.T) {
 		{"ingress/http1", "func (c *conn) await() {}", []string{"1:27: await"}},
 		{"batch", "func placeHazard() {}", []string{"1:17: placeHazard"}},
 		{"queue", "type laneKey struct{}", nil},
+		{"queue", "type PartitionID int32", []string{"1:17: PartitionID"}},
+		{"router", "type executor struct{}", []string{"1:17: executor"}},
 		{"names", "const HTTPLanes = 1", []string{"1:18: HTTPLanes"}},
 		{"batch", "var said, ofOneCaller int", []string{"1:16: said"}},
 		{".", "func f() { said, own := 1, 2; _, _ = said, own }", nil}, // what a function has inside is its own affair

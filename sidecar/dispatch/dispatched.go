@@ -17,7 +17,7 @@ type sink struct{ q *queues }
 // Dispatch implements queue.Sink.
 func (s sink) Dispatch(b *queue.Batch) {
 	q := s.q
-	m, p := q.byID[b.Model], q.numbered[b.Partition]
+	m, p := q.byID[b.Model], q.numbered[b.Executor]
 	at := &attempt{model: m, rules: m.rules, partition: p.partition, on: p, rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
 	at.lease, at.unleased = q.router.Take(at.partition, m.name)
 	for i, request := range b.Requests {
@@ -106,7 +106,7 @@ func (q *queues) again(a *attempt, how step) (unqueued, gone []*call) {
 	switch {
 	case a.unleased != nil:
 		for _, c := range back {
-			c.queued.Avoid = queue.NoPartition
+			c.queued.Avoid = queue.NoExecutor
 		}
 	case how == together:
 		q.separate(back, avoid)

@@ -12,21 +12,21 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// executor is one of the batches that a partition may run at once. A partition has as many executors as its server runs batches at once, mostly one. To
-// the scheduler each is a partition of its own, which runs one batch at a time and has a number. Guarded by queues.mu.
+// executor is one of the batches that a partition may run at once. A partition has as many executors as its server runs batches at once, mostly one. The
+// scheduler knows them by numbers, and knows no partitions. Guarded by queues.mu.
 type executor struct {
 	partition *router.Partition
 	// index among the executors of the partition. Of a model that may execute less often at once than others, only some serve it: see router.Place.Executions.
 	index int
-	id    queue.PartitionID
+	id    queue.ExecutorID
 	// serves is what it serves by the table, without regard to the health of places; offered is what the scheduler has of that.
-	serves, offered queue.PartitionSpec
+	serves, offered queue.ExecutorSpec
 	running         *attempt // nil: none
 	retired         bool     // not in the table, and busy with a batch
 }
 
-// server is the number that requests avoid which shall not be executed by the executor's partition again.
-func (p *executor) server() queue.PartitionID { return cmp.Or(p.serves.Server, p.id) }
+// server is the number that requests avoid which shall not be executed by the executor's partition again: that of the partition's first executor.
+func (p *executor) server() queue.ExecutorID { return cmp.Or(p.serves.Server, p.id) }
 
 // placed is what a table adds to a partition.
 type placed struct {
@@ -45,7 +45,7 @@ func (q *queues) remove(of *router.Partition) {
 func (q *queues) removeIdle(p *executor) {
 	q.do(func(s *queue.Scheduler) error {
 		p.retired = true
-		if s.RemovePartition(q.now(), p.id) != nil {
+		if s.RemoveExecutor(q.now(), p.id) != nil {
 			return nil //nolint:nilerr // busy: completed removes it
 		}
 		delete(q.numbered, p.id)
@@ -67,12 +67,12 @@ func (q *queues) assign(s *queue.Scheduler, now queue.Time, partition *router.Pa
 	}
 	for index := len(all); index < needed; index++ {
 		p := &executor{partition: partition, index: index}
-		first := queue.NoPartition
+		first := queue.NoExecutor
 		if index > 0 {
 			first = all[0].id
 		}
-		p.serves = queue.PartitionSpec{Rank: rankOf(rank, index), Server: first}
-		p.id, p.offered = s.AddPartition(now, p.serves), p.serves
+		p.serves = queue.ExecutorSpec{Rank: rankOf(rank, index), Server: first}
+		p.id, p.offered = s.AddExecutor(now, p.serves), p.serves
 		q.check(s.SetUp(now, p.id, q.router.Up(partition)))
 		all = append(all, p)
 		q.numbered[p.id] = p
@@ -83,7 +83,7 @@ func (q *queues) assign(s *queue.Scheduler, now queue.Time, partition *router.Pa
 		if p.serves.Rank == rankOf(rank, p.index) && len(added) == 0 && (len(gone) == 0 || !slices.ContainsFunc(p.serves.Serves, leaves)) {
 			continue
 		}
-		spec := queue.PartitionSpec{Rank: rankOf(rank, p.index), Server: p.serves.Server, Serves: slices.DeleteFunc(slices.Clone(p.serves.Serves), leaves)}
+		spec := queue.ExecutorSpec{Rank: rankOf(rank, p.index), Server: p.serves.Server, Serves: slices.DeleteFunc(slices.Clone(p.serves.Serves), leaves)}
 		for _, in := range added {
 			if in.at.Runs(p.index) {
 				spec.Serves = append(spec.Serves, in.service)
@@ -102,7 +102,7 @@ func (q *queues) assign(s *queue.Scheduler, now queue.Time, partition *router.Pa
 	}
 }
 
-// rankOf is the scheduler's rank of an execution of a partition: that of its partition, and within it those first that serve fewer models.
+// rankOf is the scheduler's rank of an executor of a partition: that of its partition, and within it those first that serve fewer models.
 func rankOf(rank int32, index int) int32 {
 	return rank*policy.MostExecutions + policy.MostExecutions - 1 - int32(index) //nolint:gosec // below policy.MostExecutions
 }
@@ -150,12 +150,12 @@ func (q *queues) offer(s *queue.Scheduler, now queue.Time, p *executor) error {
 		return nil
 	}
 	p.offered = spec
-	return s.SetPartition(now, p.id, spec)
+	return s.SetExecutor(now, p.id, spec)
 }
 
 // usable is what an executor serves by the table, without places that are ejected, and without the models whose instances are all taken by batches that
 // began in other executors of the partition. A place on probation is served by its first executor alone. Guarded by mu.
-func (q *queues) usable(p *executor) queue.PartitionSpec {
+func (q *queues) usable(p *executor) queue.ExecutorSpec {
 	spec := p.serves
 	ejected, probed := q.router.Unsettled(p.partition)
 	if len(ejected)+len(probed) == 0 && !q.strayed(p.partition) {

@@ -25,7 +25,7 @@ type piece struct {
 }
 
 // divide makes two pieces of calls, or one of a single call, each with a key of its own, which keeps off a partition where it can.
-func (q *queues) divide(calls []*call, avoid queue.PartitionID) {
+func (q *queues) divide(calls []*call, avoid queue.ExecutorID) {
 	half := (len(calls) + 1) / 2
 	first, second := &piece{calls: calls[:half]}, &piece{calls: calls[half:]}
 	if len(second.calls) > 0 {
@@ -40,7 +40,7 @@ func (q *queues) divide(calls []*call, avoid queue.PartitionID) {
 }
 
 // separate gives calls a key of their own, so that they share executions with each other only. Guarded by mu.
-func (q *queues) separate(calls []*call, avoid queue.PartitionID) {
+func (q *queues) separate(calls []*call, avoid queue.ExecutorID) {
 	q.retries++
 	for _, c := range calls {
 		c.piece, c.apart = nil, true
@@ -84,7 +84,7 @@ func (q *queues) found(a *attempt, clean bool) (unqueued []*call) {
 	default:
 		for _, c := range calls {
 			c.piece, c.apart = nil, false
-			c.queued.Key, c.queued.Avoid = c.key, queue.NoPartition
+			c.queued.Key, c.queued.Avoid = c.key, queue.NoExecutor
 		}
 	}
 	return q.requeue(a.model, calls)

@@ -49,7 +49,7 @@ type queues struct {
 	table     *routes
 	byID      map[queue.ModelID]*model
 	executors map[*router.Partition][]*executor // of each partition, by their index
-	numbered  map[queue.PartitionID]*executor   // the same, by the numbers that the scheduler has for them
+	numbered  map[queue.ExecutorID]*executor    // the same, by the numbers that the scheduler has for them
 	watched   clock.Timer                       // of the next watch; nil: none
 	profiles  profiles
 	retries   uint64
@@ -68,7 +68,7 @@ func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, d *Dispatcher,
 	q := &queues{
 		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped,
 		table: &routes{}, byID: make(map[queue.ModelID]*model),
-		executors: make(map[*router.Partition][]*executor), numbered: make(map[queue.PartitionID]*executor),
+		executors: make(map[*router.Partition][]*executor), numbered: make(map[queue.ExecutorID]*executor),
 		profiles: newProfiles(),
 	}
 	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
@@ -223,7 +223,7 @@ func (q *queues) put(c *call) whether {
 	c.executes, c.member = of, m.spec.Membership
 	c.set(queued)
 	if c.lone || of.failing.isolates() {
-		q.separate([]*call{c}, queue.NoPartition)
+		q.separate([]*call{c}, queue.NoExecutor)
 	}
 	c.queued.Tag = c
 	q.allow(of, c)

@@ -290,7 +290,7 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 		s.Reconfigure(now, func() {
 			for _, partition := range retired {
 				for _, p := range q.executors[partition] {
-					q.check(s.DrainPartition(now, p.id))
+					q.check(s.DrainExecutor(now, p.id))
 				}
 			}
 			gone := make(map[queue.ModelID]bool, len(changed)+len(removed)) // from where they were

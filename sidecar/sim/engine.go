@@ -48,7 +48,7 @@ type engine struct {
 	byID   []*model // by queue.ModelID
 	parts  []*partition
 	inUse  map[string]*partition // by id, those of the plan in force
-	byQID  []*partition          // by queue.PartitionID
+	byQID  []*partition          // by queue.ExecutorID
 	gpus   []*gpu
 	// gpuByName has them by node/id.
 	gpuByName map[string]*gpu
@@ -259,7 +259,7 @@ func (e *engine) arrive(a *workload.Arrival) {
 	}
 	r := e.request(m)
 	r.sent = e.now - queue.Time(e.w.Delays.Request)
-	r.Arrival, r.Rows, r.Avoid = e.now, a.Rows, queue.NoPartition
+	r.Arrival, r.Rows, r.Avoid = e.now, a.Rows, queue.NoExecutor
 	r.due, r.Deadline = queue.Never, queue.Never
 	if limit := cmp.Or(queue.Time(a.Deadline), m.slo); limit > 0 {
 		r.due = r.sent + limit

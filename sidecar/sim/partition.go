@@ -16,7 +16,7 @@ import (
 type partition struct {
 	index    int // in engine.parts and Result.Partitions
 	spec     *policy.Partition
-	id       queue.PartitionID
+	id       queue.ExecutorID
 	gpu      *gpu
 	services []service // by model
 	retired  bool      // no plan names it any more; it goes when its batch ends
@@ -62,7 +62,7 @@ func (p *partition) kernelOf(m queue.ModelID) *kernel {
 
 // Dispatch implements queue.Sink: a batch sets out for its partition.
 func (e *engine) Dispatch(b *queue.Batch) {
-	p, m := e.byQID[b.Partition], e.byID[b.Model]
+	p, m := e.byQID[b.Executor], e.byID[b.Model]
 	k := p.kernelOf(b.Model)
 	if p.stage != idle || p.failures > 0 || k == nil {
 		e.err = fmt.Errorf("sim: the queue sent a batch of %s to partition %s, which runs one, is down or does not serve it", m.spec.GetName(), p.spec.GetId())
@@ -201,7 +201,7 @@ func (e *engine) abort(p *partition) {
 
 // Preempt implements queue.Preemptor: the batch ends unfinished, and its requests are the queue's again.
 func (e *engine) Preempt(b *queue.Batch) {
-	p := e.byQID[b.Partition]
+	p := e.byQID[b.Executor]
 	if p.batch != b {
 		e.err = fmt.Errorf("sim: the queue preempts a batch that partition %s does not run", p.spec.GetId())
 		return
@@ -219,7 +219,7 @@ func (e *engine) remove(p *partition) {
 	if !p.retired || p.gone || p.stage != idle {
 		return
 	}
-	if err := e.sched.RemovePartition(e.now, p.id); err != nil {
+	if err := e.sched.RemoveExecutor(e.now, p.id); err != nil {
 		e.err = fmt.Errorf("sim: partition %s: %w", p.spec.GetId(), err)
 		return
 	}

@@ -205,7 +205,7 @@ func (e *engine) step(f *flow, i int) {
 	}
 	r := e.request(m)
 	r.flow, r.step = f, i
-	r.sent, r.Arrival, r.Rows, r.Avoid = e.now, e.now, rows, queue.NoPartition
+	r.sent, r.Arrival, r.Rows, r.Avoid = e.now, e.now, rows, queue.NoExecutor
 	r.due = p.deadline(e.now, f, i)
 	r.Deadline = e.deadline(m, max(1, r.due-e.now), r.due)
 	f.queued[i] = r

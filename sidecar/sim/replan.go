@@ -311,7 +311,7 @@ func (e *engine) makeRoom(next *policy.Plan, d *plan.Diff) {
 			continue
 		}
 		e.collect.event(e, EventMakeRoom, fmt.Sprintf("partition %s stops before its successors on %s start, for their memory", old.GetId(), p.gpu.name()))
-		if err := e.sched.DrainPartition(e.now, p.id); err != nil {
+		if err := e.sched.DrainExecutor(e.now, p.id); err != nil {
 			e.err = fmt.Errorf("sim: partition %s: %w", old.GetId(), err)
 		}
 	}

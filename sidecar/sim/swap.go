@@ -31,7 +31,7 @@ func (e *engine) swap(next *policy.Plan) {
 		for _, p := range e.parts { // in order, so that runs are alike
 			if !p.retired && e.inUse[p.spec.GetId()] != p {
 				p.retired = true
-				e.fault(e.sched.DrainPartition(e.now, p.id), p)
+				e.fault(e.sched.DrainExecutor(e.now, p.id), p)
 				retired = append(retired, p)
 			}
 		}
@@ -60,7 +60,7 @@ func (e *engine) addPartition(spec *policy.Partition) *partition {
 	p.timer.partition = p
 	p.counts = partitionCounts{added: e.now, removed: queue.Never, lookedAt: e.now}
 	p.gpu.partitions++
-	p.id = e.sched.AddPartition(e.now, queue.PartitionSpec{Rank: int32(spec.GetRank())})
+	p.id = e.sched.AddExecutor(e.now, queue.ExecutorSpec{Rank: int32(spec.GetRank())})
 	for int(p.id) >= len(e.byQID) {
 		e.byQID = append(e.byQID, nil)
 	}
@@ -128,7 +128,7 @@ func (e *engine) serve(next *policy.Plan) {
 	}
 	for i, spec := range next.GetPartitions() {
 		p := e.inUse[spec.GetId()]
-		e.fault(e.sched.SetPartition(e.now, p.id, queue.PartitionSpec{Rank: int32(spec.GetRank()), Serves: services[i]}), p)
+		e.fault(e.sched.SetExecutor(e.now, p.id, queue.ExecutorSpec{Rank: int32(spec.GetRank()), Serves: services[i]}), p)
 	}
 }
 

@@ -28,11 +28,11 @@ func adaptiveKind() Kind {
 	return Kind{
 		Description: Description{
 			Name:        "adaptive",
-			Help:        "defer, but start earlier by as much as partitions would idle, and at once where models compete for few partitions",
+			Help:        "defer, but start earlier by as much as executors would idle, and at once where models compete for few executors",
 			DefaultDrop: "reserve",
 			Parameters: []Parameter{{
 				Name: idle, Default: strconv.FormatFloat(usual.Idle, 'g', -1, 64),
-				Help: "load is low while more than this share of the partitions is free, or the models need clearly fewer than the rest: then batches start at once only while fewer are busy than the load needs, so that the others stay idle",
+				Help: "load is low while more than this share of the executors is free, or the models need clearly fewer than the rest: then batches start at once only while fewer are busy than the load needs, so that the others stay idle",
 			}},
 		},
 		New: func(params map[string]string) (Discipline, error) {

@@ -50,12 +50,12 @@ func (f *fixture) modelWith(discipline string, params map[string]string, drop st
 	})
 }
 
-func (f *fixture) partition(rank, class int32, models ...queue.ModelID) queue.PartitionID {
-	spec := queue.PartitionSpec{Rank: rank}
+func (f *fixture) executor(rank, class int32, models ...queue.ModelID) queue.ExecutorID {
+	spec := queue.ExecutorSpec{Rank: rank}
 	for _, m := range models {
 		spec.Serves = append(spec.Serves, queue.Service{Model: m, Class: class})
 	}
-	return f.AddPartition(0, spec)
+	return f.AddExecutor(0, spec)
 }
 
 func (f *fixture) enqueue(now queue.Time, m queue.ModelID, n int) (all []*queue.Request) {
@@ -77,22 +77,22 @@ var linear = queue.Linear(1, 5, 8)
 func TestSmallestRankFirst(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "prefix", queue.LateDrop, linear)
-	f.partition(2, 0, m)
-	low := f.partition(1, 0, m)
-	same := f.partition(1, 0, m)
+	f.executor(2, 0, m)
+	low := f.executor(1, 0, m)
+	same := f.executor(1, 0, m)
 	f.enqueue(0, m, 1)
-	require.Equal(t, low, f.last().Partition)
+	require.Equal(t, low, f.last().Executor)
 	f.enqueue(0, m, 1)
-	require.Equal(t, same, f.last().Partition, "equal ranks by identifier")
+	require.Equal(t, same, f.last().Executor, "equal ranks by identifier")
 	f.Complete(1, low)
 	f.enqueue(1, m, 1)
-	require.Equal(t, low, f.last().Partition, "high ranks stay idle")
+	require.Equal(t, low, f.last().Executor, "high ranks stay idle")
 }
 
 func TestWithoutProfileForwardsAtOnce(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("deferred", "window", queue.LateDrop)
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	f.enqueue(0, m, 1)
 	require.Equal(t, 1, f.last().Rows)
 	f.enqueue(1, m, 10)
@@ -107,21 +107,21 @@ func TestClassesDecideBatchAndMoment(t *testing.T) {
 	slow, fast := queue.Linear(2, 5, 8), queue.Linear(1, 2, 8)
 	f := newFixture(t)
 	m := f.model("deferred", "prefix", queue.LateDrop, slow, fast)
-	onSlow := f.partition(0, 0, m)
+	onSlow := f.executor(0, 0, m)
 	f.enqueue(0, m, 1)
 	require.Equal(t, queue.Time(3), f.Next(), "d - l(2) on the slow class is 12 - 9")
 	f.enqueue(1, m, 1)
 	require.Equal(t, queue.Time(1), f.last().Start, "d - l(3) on the slow class is 12 - 11")
 	require.Equal(t, queue.Time(1+9), f.last().Finish)
 
-	onFast := f.partition(1, 1, m)
+	onFast := f.executor(1, 1, m)
 	f.enqueue(2, m, 2)
 	f.Advance(3)          // d - l(3) on the slow class, which is busy
 	f.Complete(8, onSlow) // l(1) is 7: too late for the slow class
 	require.Len(t, f.batches, 1)
 	require.Equal(t, queue.Time(14-5), f.Next(), "d - l(3) on the fast class")
 	f.Advance(9)
-	require.Equal(t, onFast, f.last().Partition)
+	require.Equal(t, onFast, f.last().Executor)
 	require.Equal(t, queue.Time(9+4), f.last().Finish)
 	require.Empty(t, f.dropped)
 }
@@ -129,10 +129,10 @@ func TestClassesDecideBatchAndMoment(t *testing.T) {
 func TestAvoid(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("deferred", "thrift", queue.LateDrop, linear)
-	a, b := f.partition(0, 0, m), f.partition(1, 0, m)
+	a, b := f.executor(0, 0, m), f.executor(1, 0, m)
 	requests := f.enqueue(0, m, 2)
 	f.Advance(f.Next())
-	require.Equal(t, a, f.last().Partition)
+	require.Equal(t, a, f.last().Executor)
 
 	f.Reconfigure(5, func() { // the batch failed: once more, together, elsewhere
 		for _, r := range requests {
@@ -142,33 +142,33 @@ func TestAvoid(t *testing.T) {
 		f.Complete(5, a)
 	})
 	require.Len(t, f.batches, 2)
-	require.Equal(t, b, f.last().Partition, "at once, where it did not fail")
+	require.Equal(t, b, f.last().Executor, "at once, where it did not fail")
 	require.True(t, slices.Equal(requests, f.last().Requests))
 
 	f = newFixture(t)
 	m = f.model("eager", "prefix", queue.LateDrop, linear)
-	a, b = f.partition(0, 0, m), f.partition(1, 0, m)
+	a, b = f.executor(0, 0, m), f.executor(1, 0, m)
 	r := &queue.Request{Avoid: a}
 	require.NoError(t, f.SetUp(0, b, false))
 	f.Enqueue(0, m, r)
-	require.Equal(t, a, f.last().Partition, "the only one that is up")
+	require.Equal(t, a, f.last().Executor, "the only one that is up")
 }
 
 // Executions at once of one server are avoided together.
 func TestAvoidAServer(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "prefix", queue.LateDrop, linear)
-	a := f.partition(0, 0, m)
-	also := f.AddPartition(0, queue.PartitionSpec{Rank: 1, Server: a, Serves: []queue.Service{{Model: m}}})
-	b := f.partition(2, 0, m)
+	a := f.executor(0, 0, m)
+	also := f.AddExecutor(0, queue.ExecutorSpec{Rank: 1, Server: a, Serves: []queue.Service{{Model: m}}})
+	b := f.executor(2, 0, m)
 	f.Enqueue(0, m, &queue.Request{Avoid: a})
-	require.Equal(t, b, f.last().Partition, "not another execution of the same server")
+	require.Equal(t, b, f.last().Executor, "not another execution of the same server")
 	f.Enqueue(1, m, &queue.Request{Arrival: 1, Avoid: a})
 	require.Len(t, f.batches, 1, "it waits for b")
 	f.Enqueue(2, m, &queue.Request{Arrival: 2})
-	require.Equal(t, a, f.last().Partition)
+	require.Equal(t, a, f.last().Executor)
 	require.NoError(t, f.SetUp(3, b, false))
-	require.Equal(t, also, f.last().Partition, "the server is the only one that is up")
+	require.Equal(t, also, f.last().Executor, "the server is the only one that is up")
 	f.Enqueue(4, m, &queue.Request{Arrival: 4, Avoid: a})
 	f.Complete(5, a)
 	require.Len(t, f.batches, 4)
@@ -177,39 +177,39 @@ func TestAvoidAServer(t *testing.T) {
 func TestAvoidedBecomesTheOnlyOne(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "prefix", queue.LateDrop, linear)
-	a, b := f.partition(0, 0, m), f.partition(1, 0, m)
+	a, b := f.executor(0, 0, m), f.executor(1, 0, m)
 	f.enqueue(0, m, 2)
 	f.Complete(1, a)
 	f.Enqueue(1, m, &queue.Request{Arrival: 1, Avoid: a})
 	require.Len(t, f.batches, 2, "it waits for b")
 	require.NoError(t, f.SetUp(2, b, false))
 	require.Len(t, f.batches, 3)
-	require.Equal(t, a, f.last().Partition)
+	require.Equal(t, a, f.last().Executor)
 }
 
 func TestDownAndUpWithABatchInFlight(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "none", queue.LateServe, linear)
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	f.enqueue(0, m, 2)
-	require.ErrorIs(t, f.RemovePartition(1, p), queue.ErrBusy)
+	require.ErrorIs(t, f.RemoveExecutor(1, p), queue.ErrBusy)
 	require.NoError(t, f.SetUp(1, p, false))
 	require.NoError(t, f.SetUp(2, p, true))
 	require.Len(t, f.batches, 1, "not before its batch is completed")
 	f.Complete(3, p)
 	require.Len(t, f.batches, 2)
-	require.NoError(t, f.DrainPartition(3, p))
+	require.NoError(t, f.DrainExecutor(3, p))
 	f.enqueue(4, m, 1)
 	f.Complete(5, p)
 	require.Len(t, f.batches, 2, "draining")
-	require.NoError(t, f.RemovePartition(6, p))
-	require.ErrorIs(t, f.SetUp(7, p, true), queue.ErrUnknownPartition)
+	require.NoError(t, f.RemoveExecutor(6, p))
+	require.ErrorIs(t, f.SetUp(7, p, true), queue.ErrUnknownExecutor)
 }
 
 func TestLateAreServedWhereNobodyWaits(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "prefix", queue.LateServe, queue.Linear(0, 6, 8))
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	f.enqueue(0, m, 1)
 	late := f.enqueue(0, m, 3)
 	f.Advance(7) // 7 + l(1) > 12
@@ -227,7 +227,7 @@ func TestLateAreServedWhereNobodyWaits(t *testing.T) {
 func TestDropReasons(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "window", queue.LateDrop, linear)
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	f.Enqueue(0, m, &queue.Request{Rows: 9})
 	f.enqueue(0, m, 1)
 	f.enqueue(0, m, 1)
@@ -271,7 +271,7 @@ func TestHopelessModelStillBatches(t *testing.T) {
 	} {
 		f := newFixture(t)
 		m := f.model("adaptive", "reserve", queue.LateServe, c.table)
-		p := f.partition(0, 0, m)
+		p := f.executor(0, 0, m)
 		f.enqueue(0, m, 9)
 		f.Complete(100, p) // by now all that waited is late
 		require.Equal(t, c.rows, f.last().Rows, c.name)
@@ -282,7 +282,7 @@ func TestHopelessModelStillBatches(t *testing.T) {
 func TestCancel(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("deferred", "prefix", queue.LateDrop, linear)
-	f.partition(0, 0, m)
+	f.executor(0, 0, m)
 	r := f.enqueue(0, m, 2)
 	require.True(t, f.Cancel(1, r[0]))
 	require.False(t, f.Cancel(1, r[0]))
@@ -299,22 +299,22 @@ func TestReconfigureIsOneChange(t *testing.T) {
 	m := f.model("eager", "prefix", queue.LateDrop, linear)
 	f.enqueue(0, m, 3)
 	f.Reconfigure(1, func() {
-		f.partition(5, 0, m)
+		f.executor(5, 0, m)
 		require.Empty(t, f.batches)
-		best := f.partition(1, 0, m)
+		best := f.executor(1, 0, m)
 		require.Empty(t, f.batches)
-		require.NoError(t, f.SetPartition(1, best, queue.PartitionSpec{Rank: 0, Serves: []queue.Service{{Model: m, MaxBatch: 2}}}))
+		require.NoError(t, f.SetExecutor(1, best, queue.ExecutorSpec{Rank: 0, Serves: []queue.Service{{Model: m, MaxBatch: 2}}}))
 	})
 	require.Len(t, f.batches, 2)
-	require.Equal(t, queue.PartitionID(2), f.batches[0].Partition)
-	require.Equal(t, 2, f.batches[0].Rows, "the partition's own limit")
+	require.Equal(t, queue.ExecutorID(2), f.batches[0].Executor)
+	require.Equal(t, 2, f.batches[0].Rows, "the executor's own limit")
 	require.Equal(t, 1, f.batches[1].Rows)
 }
 
 func TestManyKeysRecycleLanes(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("eager", "prefix", queue.LateDrop, linear)
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	now := queue.Time(0)
 	for key := range uint64(1000) {
 		f.Enqueue(now, m, &queue.Request{Arrival: now, Key: key})
@@ -355,7 +355,7 @@ func TestNames(t *testing.T) {
 	require.ErrorIs(t, err, queue.ErrUnknown)
 }
 
-// TestLoneRequestTakesTheSmallestRank: whichever class it is of, if it is in time there. A slower partition is not preferred because its candidate
+// TestLoneRequestTakesTheSmallestRank: whichever class it is of, if it is in time there. A slower executor is not preferred because its candidate
 // would have to start sooner.
 func TestLoneRequestTakesTheSmallestRank(t *testing.T) {
 	slow, fast := queue.Linear(1, 6, 8), queue.Linear(1, 2, 8)
@@ -373,22 +373,22 @@ func TestLoneRequestTakesTheSmallestRank(t *testing.T) {
 			t.Run(c.name+"/"+rule.discipline, func(t *testing.T) {
 				f := newFixture(t)
 				m := f.model(rule.discipline, rule.drop, queue.LateDrop, slow, fast)
-				ranks := map[queue.PartitionID]int32{f.partition(c.slow, 0, m): c.slow, f.partition(c.fast, 1, m): c.fast}
+				ranks := map[queue.ExecutorID]int32{f.executor(c.slow, 0, m): c.slow, f.executor(c.fast, 1, m): c.fast}
 				f.Enqueue(c.at, m, &queue.Request{Deadline: 12})
 				require.Equal(t, c.at, f.last().Start)
-				require.Equal(t, c.want, ranks[f.last().Partition])
+				require.Equal(t, c.want, ranks[f.last().Executor])
 			})
 		}
 	}
 }
 
-// TestLateRequestsAreServedDuringAnOverload: at twice what a partition can do, requests that were given up are served within a bounded part of its
+// TestLateRequestsAreServedDuringAnOverload: at twice what an executor can do, requests that were given up are served within a bounded part of its
 // time, in the order in which they came, and most of its time is for requests that are in time. Loads that it can do are served as ever.
 func TestLateRequestsAreServedDuringAnOverload(t *testing.T) {
 	for _, late := range []queue.Late{queue.LateServe, queue.LateDrop} {
 		f := newFixture(t)
 		m := f.model("adaptive", "reserve", late, linear)
-		p := f.partition(0, 0, m)
+		p := f.executor(0, 0, m)
 		ends := queue.Never
 		for now := queue.Time(0); now < 20_000; now++ {
 			if now == ends {

@@ -35,19 +35,19 @@ type load struct {
 	bad     int
 	came    int // requests
 	ended   int // batches
-	down    queue.PartitionID
+	down    queue.ExecutorID
 	lost    []*queue.Request
 }
 
 // traffic is what a load consists of.
 type traffic struct {
-	discipline         string
-	models, partitions int
-	share              float64 // of what the partitions can do in batches of 64
-	slow               bool    // every second partition takes twice as long
-	keys               int     // above 1: requests share a batch with those of their key only
-	late               queue.Late
-	// Every so many batches one fails: its partition is down until the next one fails, and its requests are queued again, once.
+	discipline        string
+	models, executors int
+	share             float64 // of what the executors can do in batches of 64
+	slow              bool    // every second executor takes twice as long
+	keys              int     // above 1: requests share a batch with those of their key only
+	late              queue.Late
+	// Every so many batches one fails: its executor is down until the next one fails, and its requests are queued again, once.
 	fails int
 	// Every so many requests one is cancelled, and one would be late even alone.
 	cancels, hopeless int
@@ -66,7 +66,7 @@ func newLoad(tb testing.TB, of traffic) *load {
 	d, err := simulated.New(of.discipline, nil)
 	require.NoError(tb, err)
 	table := queue.Linear(1082e3, 5204e3, 64)
-	l := &load{traffic: of, gaps: make([]queue.Time, 1<<16), picks: make([]uint8, 1<<16), ends: make([]end, 0, of.partitions+1)}
+	l := &load{traffic: of, gaps: make([]queue.Time, 1<<16), picks: make([]uint8, 1<<16), ends: make([]end, 0, of.executors+1)}
 	l.s = queue.New(preempting{l}, queue.Options{})
 	spec := queue.ModelSpec{Classes: []queue.Table{table}, MaxBatch: 64, SLO: 100e6, Late: of.late, Discipline: d}
 	if of.slow {
@@ -76,16 +76,16 @@ func newLoad(tb testing.TB, of traffic) *load {
 		l.ids = append(l.ids, l.s.AddModel(0, spec))
 	}
 	l.s.Reconfigure(0, func() {
-		for rank := range of.partitions {
+		for rank := range of.executors {
 			var serves []queue.Service
 			for _, m := range l.ids {
 				serves = append(serves, queue.Service{Model: m, Class: int32(rank % len(spec.Classes))})
 			}
-			l.s.AddPartition(0, queue.PartitionSpec{Rank: int32(rank), Serves: serves})
+			l.s.AddExecutor(0, queue.ExecutorSpec{Rank: int32(rank), Serves: serves})
 		}
 	})
 	rng := rand.New(rand.NewPCG(1, 2))
-	rate := of.share * float64(of.partitions) * 64 / float64(table.At(64))
+	rate := of.share * float64(of.executors) * 64 / float64(table.At(64))
 	for i := range l.gaps {
 		l.gaps[i] = queue.Time(rng.ExpFloat64() / rate)
 		l.picks[i] = uint8(rng.IntN(of.models))
@@ -105,7 +105,7 @@ func (l *load) run(n int) {
 		default:
 			l.now = l.arrival
 			r := l.request()
-			r.Arrival, r.Deadline, r.Rows, r.Avoid = l.now, l.now+100e6, 1, queue.NoPartition
+			r.Arrival, r.Deadline, r.Rows, r.Avoid = l.now, l.now+100e6, 1, queue.NoExecutor
 			l.i = (l.i + 1) % len(l.gaps)
 			l.arrival += l.gaps[l.i]
 			if l.came++; l.keys > 1 {
@@ -179,14 +179,14 @@ func (l *load) finish() {
 		}
 		l.free = append(l.free, r)
 	}
-	l.s.Complete(l.now, top.b.Partition)
+	l.s.Complete(l.now, top.b.Executor)
 }
 
-// fail does what the dispatcher does when a partition goes down under a batch.
+// fail does what the dispatcher does when an executor goes down under a batch.
 func (l *load) fail(b *queue.Batch) {
-	p, m := b.Partition, b.Model
+	p, m := b.Executor, b.Model
 	l.lost = append(l.lost[:0], b.Requests...)
-	if l.down != queue.NoPartition {
+	if l.down != queue.NoExecutor {
 		_ = l.s.SetUp(l.now, l.down, true)
 	}
 	_ = l.s.SetUp(l.now, p, false)
@@ -194,7 +194,7 @@ func (l *load) fail(b *queue.Batch) {
 	l.s.Complete(l.now, p)
 	l.s.Reconfigure(l.now, func() {
 		for _, r := range l.lost {
-			if r.Avoid == queue.NoPartition {
+			if r.Avoid == queue.NoExecutor {
 				r.Avoid = p
 				l.s.Requeue(l.now, m, r)
 			} else {
@@ -230,10 +230,10 @@ func processorTime(b *testing.B) time.Duration {
 }
 
 func benchmark(b *testing.B, share float64) {
-	for _, c := range []struct{ models, partitions int }{{24, 10}, {24, 100}, {24, 1000}, {64, 4000}} {
-		b.Run(fmt.Sprintf("%dx%d", c.models, c.partitions), func(b *testing.B) {
-			l := newLoad(b, traffic{discipline: "adaptive", models: c.models, partitions: c.partitions, share: share, late: queue.LateDrop})
-			l.run(500 * c.partitions)
+	for _, c := range []struct{ models, executors int }{{24, 10}, {24, 100}, {24, 1000}, {64, 4000}} {
+		b.Run(fmt.Sprintf("%dx%d", c.models, c.executors), func(b *testing.B) {
+			l := newLoad(b, traffic{discipline: "adaptive", models: c.models, executors: c.executors, share: share, late: queue.LateDrop})
+			l.run(500 * c.executors)
 			l.good, l.bad = 0, 0
 			before := l.s.Stats()
 			b.ReportAllocs()
@@ -254,7 +254,7 @@ func benchmark(b *testing.B, share float64) {
 
 // TestNoAllocations is the budget: none, once queues have reached their sizes.
 func TestNoAllocations(t *testing.T) {
-	usual := traffic{models: 24, partitions: 20, share: .85, late: queue.LateDrop}
+	usual := traffic{models: 24, executors: 20, share: .85, late: queue.LateDrop}
 	cases := map[string]traffic{}
 	for _, discipline := range simulated.Names() {
 		of := usual
@@ -300,10 +300,10 @@ func TestNoAllocations(t *testing.T) {
 }
 
 // TestLateOnesAreServedInTheEnd: under low load lanes wait on purpose, so that some
-// lane always waits. Late requests get a partition nevertheless.
+// lane always waits. Late requests get an executor nevertheless.
 func TestLateOnesAreServedInTheEnd(t *testing.T) {
 	for _, share := range []float64{.2, .4, .6, .8} {
-		l := newLoad(t, traffic{discipline: "adaptive", models: 24, partitions: 20, share: share, late: queue.LateServe, hopeless: 20})
+		l := newLoad(t, traffic{discipline: "adaptive", models: 24, executors: 20, share: share, late: queue.LateServe, hopeless: 20})
 		l.run(200 * 1000)
 		st := l.s.Stats()
 		require.Greater(t, st.LateDispatched, uint64(9*1000), "of ten thousand, at %g", share)
@@ -312,13 +312,13 @@ func TestLateOnesAreServedInTheEnd(t *testing.T) {
 }
 
 // TestBurstsAreRememberedThroughSilence: a model whose requests come in bursts, with a silence between them that is longer than the rate
-// window, gathers the next burst instead of giving its first request a partition.
+// window, gathers the next burst instead of giving its first request an executor.
 func TestBurstsAreRememberedThroughSilence(t *testing.T) {
 	f := newFixture(t)
 	f.Scheduler = queue.New(f, queue.Options{})
 	m := f.AddModel(0, queue.ModelSpec{Name: "m", Classes: []queue.Table{queue.Linear(1e6, 20e6, 64)}, MaxBatch: 64, SLO: 100e6, Late: queue.LateDrop})
-	f.partition(0, 0, m)
-	f.partition(1, 0, m)
+	f.executor(0, 0, m)
+	f.executor(1, 0, m)
 	now := queue.Time(0)
 	burst := func() (sizes []int) {
 		now += 30e9
@@ -331,7 +331,7 @@ func TestBurstsAreRememberedThroughSilence(t *testing.T) {
 			f.Advance(at)
 		}
 		for _, b := range f.batches[from:] {
-			f.Complete(now+1e9, b.Partition)
+			f.Complete(now+1e9, b.Executor)
 		}
 		for _, b := range f.batches[from:] {
 			sizes = append(sizes, b.Rows)

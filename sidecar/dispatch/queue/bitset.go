@@ -6,7 +6,7 @@ package queue
 import "math/bits"
 
 // bitset is a set of small integers that finds its smallest member in one step
-// per level of 64: two levels hold 4,096 partitions.
+// per level of 64: two levels hold 4,096 executors.
 type bitset struct {
 	levels [][]uint64 // levels[0] holds the members, each further level which words below are not zero
 }

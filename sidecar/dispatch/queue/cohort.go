@@ -11,10 +11,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
-// partition is one partition's state.
-type partition struct {
-	id       PartitionID
-	server   PartitionID // the first partition of its server
+// executor is one executor's state.
+type executor struct {
+	id       ExecutorID
+	server   ExecutorID // the first executor of its server
 	rank     int32
 	cohort   *cohort
 	pos      int // in cohort.members
@@ -24,27 +24,27 @@ type partition struct {
 	since    Time // it was free, last
 	// experiment says whether its batch is a trial or a probe.
 	experiment experiment
-	free       bool          // in the cohort's set of free partitions
+	free       bool          // in the cohort's set of free executors
 	late       bool          // it runs requests that were given up
 	work       adaptive.Work // of its batch, in its pool's sum
 	batch      Batch
 	turn       int // index in cohort.cycle of the model that had its turn last
 }
 
-// usable reports whether the partition may be given batches when it is idle.
-func (p *partition) usable() bool { return p.up && !p.draining }
+// usable reports whether the executor may be given batches when it is idle.
+func (p *executor) usable() bool { return p.up && !p.draining }
 
-func before(p, q *partition) int {
+func before(p, q *executor) int {
 	return cmp.Or(cmp.Compare(p.rank, q.rank), cmp.Compare(p.id, q.id))
 }
 
-// cohort is the set of partitions that serve the same models with the same
+// cohort is the set of executors that serve the same models with the same
 // profile classes and limits: they are interchangeable but for their rank. A
 // cluster of equal GPUs on which every model is loaded is a single cohort.
 type cohort struct {
 	key     string
 	serves  []Service // by model
-	members []*partition
+	members []*executor
 	free    bitset // of positions in members
 	nfree   int
 	usable  int // members that are up and not draining
@@ -52,24 +52,24 @@ type cohort struct {
 	cycle   []*model // models that take turns; empty unless all do
 	changed bool     // it serves something else since the last wiring
 
-	// Candidates for a partition of this cohort, by latest or rank: those whose exec
+	// Candidates for an executor of this cohort, by latest or rank: those whose exec
 	// has come, those whose discipline may let them start before it, and those
 	// that are blocked because of the running batches.
 	ready, pending, blocked heap
 }
 
 // pool is a set of cohorts connected by models that several of them serve:
-// the extent over which lanes compete for partitions.
+// the extent over which lanes compete for executors.
 type pool struct {
 	cohorts []*cohort
 	adaptive.Pool
-	serving int      // partitions that run requests that were given up
+	serving int      // executors that run requests that were given up
 	waiting int      // lanes with requests that can still be in time
 	preempt bool     // a discipline may preempt, and the sink can
 	late    laneList // lanes with requests that were given up
 	owed    int      // models that are owed a trial
-	overdue Time     // from when on overdue requests may take a partition that other lanes wait for
-	forced  Time     // from when on a trial may take a partition that other lanes wait for
+	overdue Time     // from when on overdue requests may take an executor that other lanes wait for
+	forced  Time     // from when on a trial may take an executor that other lanes wait for
 	timer   slot     // when the most urgent candidate may start before its exec
 }
 
@@ -100,8 +100,8 @@ func cohortKey(serves []Service) string {
 	return string(b)
 }
 
-// join adds p to the cohort of partitions that serve the same.
-func (s *Scheduler) join(p *partition, spec PartitionSpec) {
+// join adds p to the cohort of executors that serve the same.
+func (s *Scheduler) join(p *executor, spec ExecutorSpec) {
 	serves := normal(spec.Serves)
 	key := cohortKey(serves)
 	g := s.byKey[key]
@@ -135,7 +135,7 @@ func (g *cohort) has(id ModelID) bool {
 
 // alter changes what p serves in its cohort, if p is alone in it and no other cohort serves that: only the models that differ are affected. So a
 // change of some models costs the others nothing.
-func (s *Scheduler) alter(p *partition, spec PartitionSpec) bool {
+func (s *Scheduler) alter(p *executor, spec ExecutorSpec) bool {
 	g := p.cohort
 	if len(g.members) != 1 || p.draining {
 		return false
@@ -212,7 +212,7 @@ func (s *Scheduler) poolsHold() bool {
 }
 
 // part takes p out of its cohort.
-func (s *Scheduler) part(p *partition) {
+func (s *Scheduler) part(p *executor) {
 	g := p.cohort
 	s.setFree(p, false)
 	if p.usable() {
@@ -228,9 +228,9 @@ func (s *Scheduler) part(p *partition) {
 	}
 }
 
-// count adjusts the number of usable partitions, and what runs on them, when p
+// count adjusts the number of usable executors, and what runs on them, when p
 // becomes or ceases to be one.
-func (g *cohort) count(p *partition, d int) {
+func (g *cohort) count(p *executor, d int) {
 	g.usable += d
 	if g.pool != nil {
 		g.pool.Usable += d
@@ -238,8 +238,8 @@ func (g *cohort) count(p *partition, d int) {
 	}
 }
 
-// runs adds the batch of a busy partition to its pool's sums, or subtracts it.
-func (pl *pool) runs(p *partition, d int) {
+// runs adds the batch of a busy executor to its pool's sums, or subtracts it.
+func (pl *pool) runs(p *executor, d int) {
 	if !p.busy {
 		return
 	}
@@ -263,8 +263,8 @@ func (g *cohort) renumber() {
 	}
 }
 
-// setFree moves p into or out of the set of free partitions.
-func (s *Scheduler) setFree(p *partition, free bool) {
+// setFree moves p into or out of the set of free executors.
+func (s *Scheduler) setFree(p *executor, free bool) {
 	if p.free == free {
 		return
 	}

@@ -12,10 +12,10 @@ import (
 var (
 	// ErrUnknownModel means that no model has that identifier (any more).
 	ErrUnknownModel = errors.New("no such model")
-	// ErrUnknownPartition means that no partition has that identifier (any more).
-	ErrUnknownPartition = errors.New("no such partition")
-	// ErrBusy means that the partition runs a batch; drain it and Complete first.
-	ErrBusy = errors.New("the partition is running a batch")
+	// ErrUnknownExecutor means that no executor has that identifier (any more).
+	ErrUnknownExecutor = errors.New("no such executor")
+	// ErrBusy means that the executor runs a batch; drain it and Complete first.
+	ErrBusy = errors.New("the executor is running a batch")
 )
 
 // Reconfigure makes the changes that its argument makes, through the methods of
@@ -204,7 +204,7 @@ func (s *Scheduler) rewire() {
 	}
 }
 
-// AddModel adds a model that no partition serves yet.
+// AddModel adds a model that no executor serves yet.
 func (s *Scheduler) AddModel(now Time, spec ModelSpec) ModelID {
 	now = s.hold(now)
 	m := &model{id: ModelID(len(s.models)), byKey: make(map[laneKey]*lane)}
@@ -316,23 +316,23 @@ func (s *Scheduler) empty(m *model, why DropReason) {
 	}
 }
 
-// AddPartition adds a partition that is up.
-func (s *Scheduler) AddPartition(now Time, spec PartitionSpec) PartitionID {
+// AddExecutor adds an executor that is up.
+func (s *Scheduler) AddExecutor(now Time, spec ExecutorSpec) ExecutorID {
 	now = s.hold(now)
-	p := &partition{id: PartitionID(len(s.partitions)), up: true}
-	s.partitions = append(s.partitions, p)
+	p := &executor{id: ExecutorID(len(s.executors)), up: true}
+	s.executors = append(s.executors, p)
 	s.join(p, spec)
 	s.idle(p, now)
 	s.release(now)
 	return p.id
 }
 
-// SetPartition changes a partition's rank or what it serves, and ends a drain.
+// SetExecutor changes an executor's rank or what it serves, and ends a drain.
 // A batch that it runs is not affected.
-func (s *Scheduler) SetPartition(now Time, id PartitionID, spec PartitionSpec) error {
-	p := s.partition(id)
+func (s *Scheduler) SetExecutor(now Time, id ExecutorID, spec ExecutorSpec) error {
+	p := s.executor(id)
 	if p == nil {
-		return fmt.Errorf("set partition %d: %w", id, ErrUnknownPartition)
+		return fmt.Errorf("set executor %d: %w", id, ErrUnknownExecutor)
 	}
 	now = s.hold(now)
 	if !s.alter(p, spec) {
@@ -345,32 +345,32 @@ func (s *Scheduler) SetPartition(now Time, id PartitionID, spec PartitionSpec) e
 	return nil
 }
 
-// DrainPartition gives the partition no further batch. It can be removed once
+// DrainExecutor gives the executor no further batch. It can be removed once
 // the one that it runs is complete.
-func (s *Scheduler) DrainPartition(now Time, id PartitionID) error {
-	p := s.partition(id)
+func (s *Scheduler) DrainExecutor(now Time, id ExecutorID) error {
+	p := s.executor(id)
 	if p == nil {
-		return fmt.Errorf("drain partition %d: %w", id, ErrUnknownPartition)
+		return fmt.Errorf("drain executor %d: %w", id, ErrUnknownExecutor)
 	}
 	s.change(now, p, func() { p.draining = true })
 	return nil
 }
 
-// SetUp sets whether a partition can take batches. Going down does not touch
+// SetUp sets whether an executor can take batches. Going down does not touch
 // the batch that it runs: the caller decides about its requests (Requeue or
-// fail) and calls Complete, before or after the partition is up again. Until
-// then the partition gets no other batch.
-func (s *Scheduler) SetUp(now Time, id PartitionID, up bool) error {
-	p := s.partition(id)
+// fail) and calls Complete, before or after the executor is up again. Until
+// then the executor gets no other batch.
+func (s *Scheduler) SetUp(now Time, id ExecutorID, up bool) error {
+	p := s.executor(id)
 	if p == nil {
-		return fmt.Errorf("set partition %d up=%t: %w", id, up, ErrUnknownPartition)
+		return fmt.Errorf("set executor %d up=%t: %w", id, up, ErrUnknownExecutor)
 	}
 	s.change(now, p, func() { p.up = up })
 	return nil
 }
 
-// change alters whether a partition is usable.
-func (s *Scheduler) change(now Time, p *partition, alter func()) {
+// change alters whether an executor is usable.
+func (s *Scheduler) change(now Time, p *executor, alter func()) {
 	now = s.advance(now)
 	was := p.usable()
 	alter()
@@ -387,7 +387,7 @@ func (s *Scheduler) change(now Time, p *partition, alter func()) {
 	s.end(g.pool, now)
 }
 
-// reconsider places the lanes that avoid a partition which may now be the only
+// reconsider places the lanes that avoid an executor which may now be the only
 // one that is left for them.
 func (s *Scheduler) reconsider(g *cohort, now Time) {
 	if s.held > 0 {
@@ -399,25 +399,25 @@ func (s *Scheduler) reconsider(g *cohort, now Time) {
 			continue
 		}
 		for _, l := range m.lanes {
-			if l.avoid != NoPartition && l.n > 0 {
+			if l.avoid != NoExecutor && l.n > 0 {
 				s.match(l, now)
 			}
 		}
 	}
 }
 
-// RemovePartition removes an idle partition.
-func (s *Scheduler) RemovePartition(now Time, id PartitionID) error {
-	p := s.partition(id)
+// RemoveExecutor removes an idle executor.
+func (s *Scheduler) RemoveExecutor(now Time, id ExecutorID) error {
+	p := s.executor(id)
 	if p == nil {
-		return fmt.Errorf("remove partition %d: %w", id, ErrUnknownPartition)
+		return fmt.Errorf("remove executor %d: %w", id, ErrUnknownExecutor)
 	}
 	if p.busy {
-		return fmt.Errorf("remove partition %d: %w", id, ErrBusy)
+		return fmt.Errorf("remove executor %d: %w", id, ErrBusy)
 	}
 	now = s.hold(now)
 	s.part(p)
-	s.partitions[id] = nil
+	s.executors[id] = nil
 	s.release(now)
 	return nil
 }

@@ -23,19 +23,19 @@ const (
 	steeper = 6
 )
 
-// crowd is a lane in which requests wait for one partition that is busy.
+// crowd is a lane in which requests wait for one executor that is busy.
 type crowd struct {
 	*queue.Scheduler
 	t        *testing.T
 	model    queue.ModelID
-	running  queue.PartitionID
+	running  queue.ExecutorID
 	now      queue.Time
 	requests []queue.Request
 }
 
 const hour = queue.Time(time.Hour)
 
-func (c *crowd) Dispatch(b *queue.Batch) { c.running = b.Partition }
+func (c *crowd) Dispatch(b *queue.Batch) { c.running = b.Executor }
 
 func (c *crowd) Drop(_ *queue.Request, why queue.DropReason) {
 	require.Fail(c.t, "nobody is late", why.String())
@@ -52,20 +52,20 @@ func (c *crowd) arrive(n int) {
 	c.requests = c.requests[n:]
 }
 
-// newCrowd lets so many requests wait, and has room for more. Of the partitions the first is busy.
-func newCrowd(t *testing.T, d queue.Discipline, waiting, more, maxBatch, partitions int) *crowd {
+// newCrowd lets so many requests wait, and has room for more. Of the executors the first is busy.
+func newCrowd(t *testing.T, d queue.Discipline, waiting, more, maxBatch, executors int) *crowd {
 	c := &crowd{t: t, requests: make([]queue.Request, 1+waiting+more)}
 	c.Scheduler = queue.New(c, queue.Options{})
 	c.model = c.AddModel(0, queue.ModelSpec{Classes: []queue.Table{queue.Linear(1e3, 1e6, maxBatch)}, MaxBatch: maxBatch, SLO: hour, Discipline: d})
-	for rank := range partitions {
-		c.AddPartition(0, queue.PartitionSpec{Rank: int32(rank), Serves: []queue.Service{{Model: c.model}}})
+	for rank := range executors {
+		c.AddExecutor(0, queue.ExecutorSpec{Rank: int32(rank), Serves: []queue.Service{{Model: c.model}}})
 	}
 	c.arrive(1)
-	if c.running == queue.NoPartition { // it waits for company as long as it can
+	if c.running == queue.NoExecutor { // it waits for company as long as it can
 		c.now = c.Next()
 		c.Advance(c.now)
 	}
-	require.NotEqual(t, queue.NoPartition, c.running)
+	require.NotEqual(t, queue.NoExecutor, c.running)
 	c.arrive(waiting)
 	requests, _ := c.Queued(c.model)
 	require.Equal(t, waiting, requests, "they wait")
@@ -78,25 +78,25 @@ func TestARequestCostsTheSameInALongLane(t *testing.T) {
 	const full = 64
 	whole := func(waiting int) int { return 2 * waiting }
 	for name, of := range map[string]struct {
-		maxBatch   func(waiting int) int
-		partitions int
-		in         func(c *crowd)
-		requests   int // that it takes
+		maxBatch  func(waiting int) int
+		executors int
+		in        func(c *crowd)
+		requests  int // that it takes
 		// only are the disciplines that the case is for, all of them if empty; but are the disciplines that it leaves out, and why.
 		only []string
 		but  map[string]string
 	}{
 		"arrive at a batch that has room for all": {
-			maxBatch: whole, partitions: 1, requests: short, in: func(c *crowd) { c.arrive(short) },
+			maxBatch: whole, executors: 1, requests: short, in: func(c *crowd) { c.arrive(short) },
 			but: map[string]string{"duty-cycle": "its limit is that of the turn, so that what has gathered is looked at again"},
 		},
-		"arrive behind full batches": {maxBatch: func(int) int { return full }, partitions: 1, requests: short, in: func(c *crowd) { c.arrive(short) }},
+		"arrive behind full batches": {maxBatch: func(int) int { return full }, executors: 1, requests: short, in: func(c *crowd) { c.arrive(short) }},
 		"arrive where waiting is on purpose": {
-			maxBatch: whole, partitions: 4, requests: short, in: func(c *crowd) { c.arrive(short) },
+			maxBatch: whole, executors: 4, requests: short, in: func(c *crowd) { c.arrive(short) },
 			only: []string{"adaptive", "deferred", "timeout"},
 		},
 		"arrive, and run in full batches": {
-			maxBatch: func(int) int { return full }, partitions: 1, requests: 4 * full, in: func(c *crowd) {
+			maxBatch: func(int) int { return full }, executors: 1, requests: 4 * full, in: func(c *crowd) {
 				for range 4 {
 					c.arrive(full)
 					c.Complete(c.now, c.running)
@@ -118,7 +118,7 @@ func TestARequestCostsTheSameInALongLane(t *testing.T) {
 				least := map[int]time.Duration{short: math.MaxInt64, long: math.MaxInt64}
 				for range 5 {
 					for waiting, before := range least {
-						c := newCrowd(t, d, waiting, of.requests, of.maxBatch(waiting), of.partitions)
+						c := newCrowd(t, d, waiting, of.requests, of.maxBatch(waiting), of.executors)
 						least[waiting] = min(before, threadTime(t, func() { of.in(c) }))
 					}
 				}

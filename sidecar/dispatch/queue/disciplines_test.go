@@ -48,7 +48,7 @@ func perform(t *testing.T, discipline string, params map[string]string, gpus int
 	p := &play{}
 	s := queue.New(p, queue.Options{RateWindow: 20 * unit})
 	ids := map[string]queue.ModelID{}
-	spec := queue.PartitionSpec{}
+	spec := queue.ExecutorSpec{}
 	for _, name := range []string{"A", "B", "C"} {
 		ids[name] = s.AddModel(0, queue.ModelSpec{
 			Name: name, Classes: []queue.Table{queue.Linear(unit, 5*unit, 32)}, MaxBatch: 32, SLO: slo * unit, Late: queue.LateDrop, Discipline: d,
@@ -56,7 +56,7 @@ func perform(t *testing.T, discipline string, params map[string]string, gpus int
 		spec.Serves = append(spec.Serves, queue.Service{Model: ids[name]})
 	}
 	for range gpus {
-		s.AddPartition(0, spec)
+		s.AddExecutor(0, spec)
 		spec.Rank++
 	}
 	slices.SortStableFunc(script, func(a, b arrivals) int { return int(a.at - b.at) })
@@ -75,7 +75,7 @@ func perform(t *testing.T, discipline string, params map[string]string, gpus int
 			return p.log.String()
 		case end:
 			i := slices.IndexFunc(p.running, func(b *queue.Batch) bool { return b.Finish == end })
-			id := p.running[i].Partition
+			id := p.running[i].Executor
 			p.running = slices.Delete(p.running, i, i+1)
 			s.Complete(p.now, id)
 		case arrival:
@@ -100,12 +100,12 @@ func owners(b *queue.Batch) string {
 }
 
 func (p *play) Dispatch(b *queue.Batch) {
-	fmt.Fprintf(&p.log, "%5.1f  GPU %d until %.1f: %s\n", seconds(b.Start), b.Partition, seconds(b.Finish), owners(b))
+	fmt.Fprintf(&p.log, "%5.1f  GPU %d until %.1f: %s\n", seconds(b.Start), b.Executor, seconds(b.Finish), owners(b))
 	p.running = append(p.running, b)
 }
 
 func (p *play) Preempt(b *queue.Batch) {
-	fmt.Fprintf(&p.log, "%5.1f  GPU %d is taken from %s\n", seconds(p.now), b.Partition, owners(b))
+	fmt.Fprintf(&p.log, "%5.1f  GPU %d is taken from %s\n", seconds(p.now), b.Executor, owners(b))
 	p.running = slices.DeleteFunc(p.running, func(o *queue.Batch) bool { return o == b })
 }
 
@@ -155,10 +155,10 @@ func golden(t *testing.T, name, got string) {
 // preemptive is a fixture whose batches can be preempted.
 type preemptive struct {
 	*fixture
-	preempted []queue.PartitionID
+	preempted []queue.ExecutorID
 }
 
-func (p *preemptive) Preempt(b *queue.Batch) { p.preempted = append(p.preempted, b.Partition) }
+func (p *preemptive) Preempt(b *queue.Batch) { p.preempted = append(p.preempted, b.Executor) }
 
 func newPreemptive(t *testing.T) *preemptive {
 	p := &preemptive{fixture: newFixture(t)}
@@ -170,14 +170,14 @@ func TestFlexTakesTheSmallestThatIsSmallEnough(t *testing.T) {
 	f := newPreemptive(t)
 	m := f.model("flex", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
 	other := f.model("eager", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
-	a, b := f.partition(0, 0, m, other), f.partition(1, 0, m, other)
+	a, b := f.executor(0, 0, m, other), f.executor(1, 0, m, other)
 	f.enqueue(0, other, 1) // on a; no batch of flex, so it is not preempted
 	lost := f.enqueue(0, m, 1)
-	require.Equal(t, b, f.last().Partition)
+	require.Equal(t, b, f.last().Executor)
 	f.enqueue(1, m, 2)
 	require.Empty(t, f.preempted)
 	f.enqueue(2, m, 1)
-	require.Equal(t, []queue.PartitionID{b}, f.preempted)
+	require.Equal(t, []queue.ExecutorID{b}, f.preempted)
 	require.Equal(t, 3, f.last().Rows)
 	n, _ := f.Queued(m)
 	require.Equal(t, 1, n, "what ran waits again")
@@ -193,7 +193,7 @@ func TestFlexWithoutAPreemptor(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("flex", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
 	small := f.model("flex", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
-	p := f.partition(0, 0, m, small)
+	p := f.executor(0, 0, m, small)
 	f.enqueue(0, small, 2)
 	f.enqueue(1, m, 3)
 	require.Len(t, f.batches, 1, "a sink that cannot preempt is not asked to")
@@ -201,18 +201,18 @@ func TestFlexWithoutAPreemptor(t *testing.T) {
 	require.Equal(t, m, f.last().Model, "the larger first, though the other is more urgent")
 }
 
-func TestTurnsArePerPartition(t *testing.T) {
+func TestTurnsArePerExecutor(t *testing.T) {
 	f := newFixture(t)
 	params := map[string]string{"cycle": "1s"}
 	var m []queue.ModelID
 	for range 3 {
 		m = append(m, f.modelWith("duty-cycle", params, "none", queue.LateDrop, linear))
 	}
-	a, b := f.partition(0, 0, m...), f.partition(1, 0, m...)
+	a, b := f.executor(0, 0, m...), f.executor(1, 0, m...)
 	f.enqueue(0, m[1], 1)
-	require.Equal(t, a, f.last().Partition)
+	require.Equal(t, a, f.last().Executor)
 	f.enqueue(0, m[2], 1)
-	require.Equal(t, b, f.last().Partition)
+	require.Equal(t, b, f.last().Executor)
 	for _, id := range m {
 		f.enqueue(1, id, 12)
 	}
@@ -231,25 +231,25 @@ func TestTurnsArePerPartition(t *testing.T) {
 func TestDutyCycleBatch(t *testing.T) {
 	table := queue.Linear(1e6, 5e6, 64)
 	for _, c := range []struct {
-		name       string
-		cycle      string
-		rate       float64
-		partitions int
-		want       int
+		name      string
+		cycle     string
+		rate      float64
+		executors int
+		want      int
 	}{
 		{"rate times cycle", "20ms", 400, 1, 8},
-		{"dealt out to two partitions", "20ms", 400, 2, 4},
+		{"dealt out to two executors", "20ms", 400, 2, 4},
 		{"rounded up", "20ms", 10, 1, 1},
 		{"the model's own limit", "1s", 4000, 1, 64},
 		{"saturated: 2 l(b) <= SLO", "0s", 1e6, 1, 15},
 		{"residue: l(b) + b/rate <= SLO", "0s", 200, 1, 5}, // 10 + 25
-		{"as much as one partition does: saturated", "0s", 750, 8, 15},
-		{"residue, dealt out to two partitions", "0s", 700, 2, 9}, // 14 + 26
+		{"as much as one executor does: saturated", "0s", 750, 8, 15},
+		{"residue, dealt out to two executors", "0s", 700, 2, 9}, // 14 + 26
 		{"rate unknown", "0s", 0, 1, 15},
 	} {
 		d, err := simulated.New("duty-cycle", map[string]string{"cycle": c.cycle})
 		require.NoError(t, err)
-		got := d.(queue.Sizer).MaxRows(&queue.Load{Model: &adaptive.Model{Table: table, MaxBatch: 64, SLO: 40e6, Rate: c.rate, Partitions: c.partitions}})
+		got := d.(queue.Sizer).MaxRows(&queue.Load{Model: &adaptive.Model{Table: table, MaxBatch: 64, SLO: 40e6, Rate: c.rate, Executors: c.executors}})
 		require.Equal(t, c.want, got, c.name)
 	}
 }
@@ -258,7 +258,7 @@ func TestTargetStartsWhenItIsReached(t *testing.T) {
 	f := newFixture(t)
 	// Without a rate yet, the target is the largest b with 2 l(b) <= SLO.
 	m := f.model("target", "window", queue.LateDrop, queue.Linear(1, 2, 8))
-	f.partition(0, 0, m)
+	f.executor(0, 0, m)
 	f.enqueue(0, m, 3)
 	require.Empty(t, f.batches)
 	f.enqueue(1, m, 1)
@@ -266,7 +266,7 @@ func TestTargetStartsWhenItIsReached(t *testing.T) {
 
 	g := newFixture(t)
 	m = g.model("target", "window", queue.LateDrop, queue.Linear(1, 2, 8))
-	g.partition(0, 0, m)
+	g.executor(0, 0, m)
 	g.enqueue(0, m, 3)
 	require.Equal(t, queue.Time(12-6), g.Next(), "d - l(4), as under deferred")
 }

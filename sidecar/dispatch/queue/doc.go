@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queue decides which requests run together, when, and on which
-// partition.
+// executor.
 //
 // It is pure: it never reads a clock, starts a goroutine or does I/O. Every
 // call carries the caller's time, every decision comes back through a Sink
 // before the call returns, and the same calls always give the same decisions.
 // The live sidecar and the simulator therefore run the same code.
 //
-// One Scheduler holds one queue per model over all partitions that serve it
+// One Scheduler holds one queue per model over all executors that serve it
 // (Symphony, section 3.2). Requests of a model that may share a batch form a
 // lane, ordered by deadline. For every lane and every profile class that
 // serves it there is a candidate: the batch B that could start now, the moment

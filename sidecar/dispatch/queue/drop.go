@@ -20,7 +20,7 @@ type DropPolicy interface {
 	// request, and requests that would be late even alone are given up.
 	bounded() bool
 	// hold returns the batch size, in rows, that is worth giving up requests for
-	// under a load per partition, and how much later than planned such a batch
+	// under a load per executor, and how much later than planned such a batch
 	// shall be able to end.
 	hold(l *Load, load float64) (rows int, edge Time)
 }
@@ -29,7 +29,7 @@ type DropPolicy interface {
 // rates do not show yet.
 type surger interface {
 	DropPolicy
-	// surgeLoad is the load per partition, estimated from the waiting rows.
+	// surgeLoad is the load per executor, estimated from the waiting rows.
 	surgeLoad(now Time, l *Load, waiting int) float64
 }
 
@@ -57,7 +57,7 @@ func NewDropPolicy(name string) (DropPolicy, error) {
 	return nil, fmt.Errorf("drop policy %q: %w; there are %s", name, ErrUnknown, strings.Join(DropPolicyNames(), ", "))
 }
 
-// leastRows is called when a partition is granted to a lane whose waiting
+// leastRows is called when an executor is granted to a lane whose waiting
 // requests begin with head: it returns the number of rows that a batch starting
 // now should have, given what the drop policy wants to hold. Requests at the
 // front that cannot finish in a batch of that size are given up.

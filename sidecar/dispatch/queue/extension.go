@@ -25,16 +25,16 @@ type Stepper interface {
 }
 
 // Ranker is a Discipline that has its own order of candidates which wait for
-// the same partitions: the smallest rank goes first. Others are ordered by
-// Latest. Where models under a Ranker and others share partitions, both numbers
+// the same executors: the smallest rank goes first. Others are ordered by
+// Latest. Where models under a Ranker and others share executors, both numbers
 // are compared as they are.
 type Ranker interface {
 	Discipline
 	Rank(l *Load) Time
 }
 
-// Cycler is a Discipline under which the models of a partition take turns on it.
-// Where other models share the partition, candidates are ordered by Latest.
+// Cycler is a Discipline under which the models of an executor take turns on it.
+// Where other models share the executor, candidates are ordered by Latest.
 type Cycler interface {
 	Discipline
 	cycles()
@@ -55,7 +55,7 @@ type Preempter interface {
 type Preemptor interface {
 	Sink
 	// Preempt ends a running batch; its work is lost. Its requests are queued
-	// again when the call returns, and the next Dispatch is for its partition:
+	// again when the call returns, and the next Dispatch is for its executor:
 	// Complete must not be called for the batch that ended.
 	Preempt(*Batch)
 }

@@ -39,7 +39,7 @@ func (r rule) model(t *testing.T) queue.ModelSpec {
 	}
 }
 
-// example is Symphony's: three partitions, request i arriving at (i-1) times
+// example is Symphony's: three executors, request i arriving at (i-1) times
 // interval (.75 in the paper) unless it is skipped.
 type example struct {
 	rule     rule
@@ -58,7 +58,7 @@ func (e example) trace(t *testing.T, requests int) string {
 	s := queue.New(rec, queue.Options{})
 	m := s.AddModel(0, e.rule.model(t))
 	for rank := range int32(3) {
-		s.AddPartition(0, queue.PartitionSpec{Rank: rank, Serves: []queue.Service{{Model: m}}})
+		s.AddExecutor(0, queue.ExecutorSpec{Rank: rank, Serves: []queue.Service{{Model: m}}})
 	}
 	for i := 1; ; {
 		for e.skip[i] {
@@ -75,7 +75,7 @@ func (e example) trace(t *testing.T, requests int) string {
 		rec.now = now
 		switch {
 		case now == rec.end() && (now < arrival || !e.arrivalsFirst):
-			id := rec.running[0].Partition
+			id := rec.running[0].Executor
 			rec.running = rec.running[1:]
 			s.Complete(now, id)
 		case now == arrival:
@@ -107,7 +107,7 @@ func (r *recorder) end() queue.Time {
 func (r *recorder) Dispatch(b *queue.Batch) {
 	first, last := b.Requests[0].Tag, b.Requests[len(b.Requests)-1].Tag
 	fmt.Fprintf(&r.log, "%6.2f  GPU %d  R%v-R%v  %d requests until %.2f\n",
-		seconds(b.Start), b.Partition, first, last, b.Rows, seconds(b.Finish))
+		seconds(b.Start), b.Executor, first, last, b.Rows, seconds(b.Finish))
 	i := len(r.running)
 	for i > 0 && r.running[i-1].Finish > b.Finish {
 		i--

@@ -22,13 +22,13 @@ type world struct {
 	now queue.Time
 	log []string // of decisions, to compare runs
 
-	models     map[queue.ModelID]*mirrorModel
-	partitions map[queue.PartitionID]*mirrorPartition
-	added      int // partitions so far
-	seq        int // of Enqueue and Requeue calls
-	front      int // of requests that a preempted batch gave back, downwards
-	requests   []*mirrorRequest
-	changing   bool // within Reconfigure: nothing may be decided
+	models    map[queue.ModelID]*mirrorModel
+	executors map[queue.ExecutorID]*mirrorExecutor
+	added     int // executors so far
+	seq       int // of Enqueue and Requeue calls
+	front     int // of requests that a preempted batch gave back, downwards
+	requests  []*mirrorRequest
+	changing  bool // within Reconfigure: nothing may be decided
 }
 
 type mirrorModel struct {
@@ -37,8 +37,8 @@ type mirrorModel struct {
 	delay            queue.Time
 }
 
-type mirrorPartition struct {
-	spec         queue.PartitionSpec
+type mirrorExecutor struct {
+	spec         queue.ExecutorSpec
 	up, draining bool
 	batch        *queue.Batch
 	preempted    int // rows of the batch that just gave way
@@ -64,8 +64,8 @@ type mirrorRequest struct {
 
 func (w *world) of(r *queue.Request) *mirrorRequest { return r.Tag.(*mirrorRequest) }
 
-// serves returns how a partition serves a model.
-func (p *mirrorPartition) serves(m queue.ModelID) (queue.Service, bool) {
+// serves returns how an executor serves a model.
+func (p *mirrorExecutor) serves(m queue.ModelID) (queue.Service, bool) {
 	for _, s := range p.spec.Serves {
 		if s.Model == m {
 			return s, true
@@ -88,9 +88,9 @@ func (m *mirrorModel) limit(s queue.Service) int {
 	return m.spec.MaxBatch
 }
 
-// usable lists the partitions that may run a model, busy or not.
-func (w *world) usable(m queue.ModelID) (ids []queue.PartitionID) {
-	for id, p := range w.partitions {
+// usable lists the executors that may run a model, busy or not.
+func (w *world) usable(m queue.ModelID) (ids []queue.ExecutorID) {
+	for id, p := range w.executors {
 		if _, ok := p.serves(m); ok && p.up && !p.draining {
 			ids = append(ids, id)
 		}
@@ -162,15 +162,15 @@ func compared(level, first int32) int {
 
 func (w *world) Dispatch(b *queue.Batch) {
 	t := w.t
-	w.log = append(w.log, fmt.Sprintf("%d dispatch model %d on %d, %d rows, late %t", w.now, b.Model, b.Partition, b.Rows, b.Late))
+	w.log = append(w.log, fmt.Sprintf("%d dispatch model %d on %d, %d rows, late %t", w.now, b.Model, b.Executor, b.Rows, b.Late))
 	require.False(t, w.changing, "a decision in the middle of a reconfiguration")
-	p, m := w.partitions[b.Partition], w.models[b.Model]
-	require.NotNil(t, p, "unknown partition")
+	p, m := w.executors[b.Executor], w.models[b.Model]
+	require.NotNil(t, p, "unknown executor")
 	require.NotNil(t, m, "unknown model")
-	require.Nil(t, p.batch, "the partition runs a batch already")
-	require.True(t, p.up && !p.draining, "the partition is down or draining")
+	require.Nil(t, p.batch, "the executor runs a batch already")
+	require.True(t, p.up && !p.draining, "the executor is down or draining")
 	svc, ok := p.serves(b.Model)
-	require.True(t, ok, "the partition does not serve the model")
+	require.True(t, ok, "the executor does not serve the model")
 	require.Equal(t, w.now, b.Start)
 
 	require.NotEmpty(t, b.Requests)
@@ -191,8 +191,8 @@ func (w *world) Dispatch(b *queue.Batch) {
 		if r.Expiry != 0 {
 			expiry = min(expiry, r.Expiry)
 		}
-		if r.Avoid == b.Partition {
-			require.Equal(t, []queue.PartitionID{b.Partition}, w.usable(b.Model), "an avoided partition, though there are others")
+		if r.Avoid == b.Executor {
+			require.Equal(t, []queue.ExecutorID{b.Executor}, w.usable(b.Model), "an avoided executor, though there are others")
 		}
 		rows += int(r.Rows)
 		if r.Level == first.Level {
@@ -230,7 +230,7 @@ func (w *world) Dispatch(b *queue.Batch) {
 	for _, r := range w.requests {
 		r.gaveWay = false
 	}
-	if table == nil || first.Avoid != queue.NoPartition || b.Hurried || hastened {
+	if table == nil || first.Avoid != queue.NoExecutor || b.Hurried || hastened {
 		require.True(t, !b.Hurried || m.discipline == "adaptive" || w.behind(first), "hurried")
 		return
 	}
@@ -250,9 +250,9 @@ func (w *world) Dispatch(b *queue.Batch) {
 
 // Preempt implements queue.Preemptor: the requests are queued again.
 func (w *world) Preempt(b *queue.Batch) {
-	w.log = append(w.log, fmt.Sprintf("%d preempt model %d on %d", w.now, b.Model, b.Partition))
+	w.log = append(w.log, fmt.Sprintf("%d preempt model %d on %d", w.now, b.Model, b.Executor))
 	require.False(w.t, w.changing, "a decision in the middle of a reconfiguration")
-	p := w.partitions[b.Partition]
+	p := w.executors[b.Executor]
 	require.Same(w.t, p.batch, b, "it does not run")
 	require.True(w.t, p.up && !p.draining)
 	require.Equal(w.t, "flex", w.models[b.Model].discipline)
@@ -266,7 +266,7 @@ func (w *world) Preempt(b *queue.Batch) {
 }
 
 // checkOrder verifies that a batch is a run of its lane, and that requests
-// ahead of it were left only because this partition could not serve them.
+// ahead of it were left only because this executor could not serve them.
 // It returns the first request behind the batch.
 func (w *world) checkOrder(before []*mirrorRequest, b *queue.Batch, m *mirrorModel, table queue.Table, limit int, bounded bool) *mirrorRequest {
 	if m.spec.Late == queue.LateServe {
@@ -284,7 +284,7 @@ func (w *world) checkOrder(before []*mirrorRequest, b *queue.Batch, m *mirrorMod
 	i := slices.IndexFunc(before, func(r *mirrorRequest) bool { return r.state == running })
 	for _, r := range before[:i] {
 		here, faster := table.At(int(r.Rows)), false
-		for _, p := range w.partitions {
+		for _, p := range w.executors {
 			if svc, ok := p.serves(b.Model); ok {
 				faster = faster || m.table(svc).At(int(r.Rows)) < here
 			}
@@ -332,7 +332,7 @@ func (w *world) Drop(r *queue.Request, why queue.DropReason) {
 	for _, c := range m.spec.Classes {
 		anywhere = min(anywhere, c.At(int(r.Rows)))
 	}
-	for _, p := range w.partitions {
+	for _, p := range w.executors {
 		if svc, ok := p.serves(o.model); ok {
 			alone = min(alone, m.table(svc).At(int(r.Rows)))
 		}
@@ -376,17 +376,17 @@ func (w *world) check() {
 	}
 	require.Equal(w.t, all, stats.QueuedRequests+stats.LateRequests)
 	free := 0
-	for _, p := range w.partitions {
+	for _, p := range w.executors {
 		if p.up && !p.draining && p.batch == nil {
 			free++
 		}
 	}
-	require.Equal(w.t, free, stats.FreePartitions)
+	require.Equal(w.t, free, stats.FreeExecutors)
 	w.checkWorkConserving(stats)
 }
 
 // checkWorkConserving: under eager, and without a profile, no request waits beside
-// an idle partition that could serve it. A request that its class cannot
+// an idle executor that could serve it. A request that its class cannot
 // serve in time any more may wait for a faster one.
 func (w *world) checkWorkConserving(stats queue.Stats) {
 	if stats.LateRequests > 0 {
@@ -394,10 +394,10 @@ func (w *world) checkWorkConserving(stats queue.Stats) {
 	}
 	for _, r := range w.requests {
 		m := w.models[r.model]
-		if r.state != queued || m == nil || r.Avoid != queue.NoPartition {
+		if r.state != queued || m == nil || r.Avoid != queue.NoExecutor {
 			continue
 		}
-		for id, p := range w.partitions {
+		for id, p := range w.executors {
 			svc, ok := p.serves(r.model)
 			if !ok || !p.up || p.draining || p.batch != nil || int(r.Rows) > m.limit(svc) {
 				continue
@@ -405,7 +405,7 @@ func (w *world) checkWorkConserving(stats queue.Stats) {
 			table := m.table(svc)
 			inTime := m.drop == "none" || w.now+table.At(int(r.Rows)) <= r.Deadline
 			if table == nil || slices.Contains([]string{"eager", "duty-cycle", "earliest-latest", "flex"}, m.discipline) && inTime {
-				require.Fail(w.t, "idle", "request %d of model %d waits beside idle partition %d", r.id, r.model, id)
+				require.Fail(w.t, "idle", "request %d of model %d waits beside idle executor %d", r.id, r.model, id)
 			}
 		}
 	}

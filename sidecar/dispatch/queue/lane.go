@@ -14,12 +14,12 @@ const (
 	shedAtOnce   = 4
 )
 
-// laneKey identifies a lane of a model. Requests that avoid a partition have a lane
-// of their own per partition: those that were in one failed batch may share the
+// laneKey identifies a lane of a model. Requests that avoid an executor have a lane
+// of their own per executor: those that were in one failed batch may share the
 // next one.
 type laneKey struct {
 	key   uint64
-	avoid PartitionID
+	avoid ExecutorID
 	level int32 // see levels.go
 }
 

@@ -9,7 +9,7 @@ import (
 
 // matchPool makes the decisions that depend on a whole pool, after every event. First
 // it starts candidates that may start before their exec, the most urgent first.
-// Then it serves requests that were given up, on the partitions that are left over.
+// Then it serves requests that were given up, on the executors that are left over.
 func (s *Scheduler) matchPool(pl *pool, now Time) {
 	if pl == nil {
 		return
@@ -56,7 +56,7 @@ func (s *Scheduler) matchPool(pl *pool, now Time) {
 
 // Requests that were given up and have waited for overdueAfter times the time that they had at first are overdue. While there are such, their batches
 // take one part in overdueShare of the pool's time although other lanes wait. Without that, none would be served before an overload ends, because
-// the requests that can be in time take all partitions until then. An overload thus costs the others about a sixty-fourth of their goodput, and a load that
+// the requests that can be in time take all executors until then. An overload thus costs the others about a sixty-fourth of their goodput, and a load that
 // leaves time over for late requests costs nothing, because none becomes overdue.
 const (
 	overdueAfter = 20
@@ -77,7 +77,7 @@ func (s *Scheduler) overdueAt(r *Request) Time {
 	return r.Arrival + wait
 }
 
-// forceLate dispatches a batch of requests that were given up although other lanes wait for the partition, if a trial or an overdue request may do
+// forceLate dispatches a batch of requests that were given up although other lanes wait for the executor, if a trial or an overdue request may do
 // so now.
 func (s *Scheduler) forceLate(pl *pool, now Time) {
 	if pl.mayForce(now) && s.serveLate(pl, now, lateTrial) {
@@ -93,7 +93,7 @@ func (s *Scheduler) forceLate(pl *pool, now Time) {
 	}
 }
 
-// lateReason is why requests that were given up may take a partition.
+// lateReason is why requests that were given up may take an executor.
 type lateReason uint8
 
 const (
@@ -122,10 +122,10 @@ func (s *Scheduler) unblock(pl *pool, now Time) {
 	}
 }
 
-// leftOver is how many partitions may run requests that were given up even while
-// other requests wait: half of the partitions that the load does not need. Some
+// leftOver is how many executors may run requests that were given up even while
+// other requests wait: half of the executors that the load does not need. Some
 // disciplines let lanes wait on purpose, and under others small batches fill all
-// partitions. Either way some lane waits nearly always, and late requests would never
+// executors. Either way some lane waits nearly always, and late requests would never
 // be served.
 func (pl *pool) leftOver() int {
 	if pl.Need == 0 {
@@ -137,10 +137,10 @@ func (pl *pool) leftOver() int {
 // hurried is choose for the candidates of a lane that may start before their exec.
 // If none may now, it returns nil and the moment from which one may. The slowest
 // profile class has the earliest latest and so makes a lane urgent. The candidate
-// nevertheless goes to the free partition of the smallest rank that it can use.
+// nevertheless goes to the free executor of the smallest rank that it can use.
 //
 // It also reports whether none may start only because the discipline blocks it.
-func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocked bool) {
+func hurried(l *lane, now Time) (best *candidate, on *executor, at Time, blocked bool) {
 	at = Never
 	for i := range l.cands {
 		c := &l.cands[i]
@@ -165,7 +165,7 @@ func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocke
 }
 
 // mostUrgent returns the candidate of the nearest latest, among those whose
-// exec has not come, that a free partition could take.
+// exec has not come, that a free executor could take.
 func (pl *pool) mostUrgent() *candidate {
 	var best *candidate
 	key := Never
@@ -189,7 +189,7 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
 			continue
 		}
 		var svc *service
-		var on *partition
+		var on *executor
 		for _, o := range l.m.services {
 			if p := freeFor(l, o); p != nil && int(l.late.head.Rows) <= o.MaxBatch && (on == nil || before(p, on) < 0) {
 				svc, on = o, p

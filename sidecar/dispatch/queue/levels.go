@@ -13,8 +13,8 @@ import (
 // gets at least one part in levelShare*k of the batches while it waits, and the highest level keeps (levelShare-1)/levelShare of them. Triton's
 // own queue has no such bound (model configuration, "Priority Levels": a lower level waits as long as a higher one has requests).
 //
-// All levels that have requests compete for a partition that one of them takes, those whose exec has not come too: a lower level whose batch waits on purpose, as
-// it has time to, would else find a higher one before it at the end of that time. Between the models of a partition nothing changes: a model's turn comes
+// All levels that have requests compete for an executor that one of them takes, those whose exec has not come too: a lower level whose batch waits on purpose, as
+// it has time to, would else find a higher one before it at the end of that time. Between the models of an executor nothing changes: a model's turn comes
 // by its most urgent candidate, whatever its level, and the levels decide which of its candidates takes that turn.
 const levelShare = 16
 
@@ -52,8 +52,8 @@ func (c *candidate) hastens() bool {
 	return c.Requests > 0 && c.last.MaxQueue > 0 && c.lane.level.queued >= int(c.last.MaxQueue)
 }
 
-// first returns the candidate that takes the turn of c's model on a partition: that of the highest level, or that of a lower level whose turn it is. Neither
-// waits for its exec while the other would take the partition; what room its batch has, fill gives to the lower. Allowed says which lanes may use the partition.
+// first returns the candidate that takes the turn of c's model on an executor: that of the highest level, or that of a lower level whose turn it is. Neither
+// waits for its exec while the other would take the executor; what room its batch has, fill gives to the lower. Allowed says which lanes may use the executor.
 func (m *model) first(c *candidate, allowed func(*lane) bool) *candidate {
 	if m.occupied < 2 {
 		return c
@@ -120,14 +120,14 @@ func (m *model) takesTurn(l *lane, svc *service) {
 // ends with their last one.
 func (s *Scheduler) fill(c *candidate, now Time) {
 	l, svc := c.lane, c.svc
-	if !l.m.othersWait(l) || l.avoid != NoPartition || l.m.stepper != nil {
+	if !l.m.othersWait(l) || l.avoid != NoExecutor || l.m.stepper != nil {
 		return
 	}
 	fits := func(rows int, deadline Time) bool {
 		return rows <= svc.most && (!svc.bounded || now+svc.Table.At(rows) <= deadline)
 	}
 	for _, v := range l.m.levels {
-		o := l.m.byKey[laneKey{l.key, NoPartition, v.number}]
+		o := l.m.byKey[laneKey{l.key, NoExecutor, v.number}]
 		if o == nil || o == l || o.n == 0 {
 			continue
 		}

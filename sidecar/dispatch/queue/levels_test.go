@@ -15,7 +15,7 @@ import (
 	simulated "github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
-// policed is one partition and one model whose requests have levels and expiries.
+// policed is one executor and one model whose requests have levels and expiries.
 type policed struct {
 	*recorder
 	s       *queue.Scheduler
@@ -27,7 +27,7 @@ func newPoliced(t require.TestingT, spec queue.ModelSpec) *policed {
 	p := &policed{recorder: &recorder{}}
 	p.s = queue.New(p, queue.Options{})
 	p.m = p.s.AddModel(0, spec)
-	p.s.AddPartition(0, queue.PartitionSpec{Serves: []queue.Service{{Model: p.m}}})
+	p.s.AddExecutor(0, queue.ExecutorSpec{Serves: []queue.Service{{Model: p.m}}})
 	return p
 }
 
@@ -79,7 +79,7 @@ func TestQueuePolicy(t *testing.T) {
 	for name, arrivals := range map[string][]arrival{
 		// R5 to R7 came last and run first; R4 fills their second batch. R3, which was put off, is behind all.
 		"levels": {{0, two}, {unit / 2, two}, {unit, delay}, {unit, reject}, {unit, first}, {unit, first}, {unit, first}},
-		// R3 and R4 may wait for five: they are refused when that is over, while the partition is busy until 8.
+		// R3 and R4 may wait for five: they are refused when that is over, while the executor is busy until 8.
 		"levels-reject": {{0, first}, {0, first}, {unit, reject}, {unit, reject}, {unit, first}, {unit, first}, {2 * unit, first}, {2 * unit, first}},
 		// R2 and R5 may wait for one, and are then served behind all others, those of their own level too.
 		"levels-delay": {{0, first}, {unit / 2, delay}, {unit * 7 / 4, first}, {unit * 7 / 4, first}, {unit * 7 / 4, delay}, {unit * 9 / 2, delay}},
@@ -167,7 +167,7 @@ func TestLowerLevelsKeepAShare(t *testing.T) {
 	}
 }
 
-// TestLowerLevelsKeepAShareWhereBatchesWaitOnPurpose: the first level alone uses nine tenths of the partition, in full batches, and lower levels' batches of one
+// TestLowerLevelsKeepAShareWhereBatchesWaitOnPurpose: the first level alone uses nine tenths of the executor, in full batches, and lower levels' batches of one
 // wait for more requests until they could hardly be in time. Each waits for three or four batches of the first level, so that one in five or so has its turn.
 func TestLowerLevelsKeepAShareWhereBatchesWaitOnPurpose(t *testing.T) {
 	d, err := simulated.New("deferred", nil)
@@ -193,7 +193,7 @@ func TestLowerLevelsKeepAShareWhereBatchesWaitOnPurpose(t *testing.T) {
 	require.Greater(t, served[2]+served[3], lower/6, "%v of %d", served, lower)
 }
 
-// TestLevelsUnderOverload: what is not lost of a load beyond what the partition can do is of the higher level, in time.
+// TestLevelsUnderOverload: what is not lost of a load beyond what the executor can do is of the higher level, in time.
 func TestLevelsUnderOverload(t *testing.T) {
 	for _, discipline := range []string{"adaptive", "deferred", "eager", "target"} {
 		t.Run(discipline, func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestLevelsUnderOverload(t *testing.T) {
 					}
 				}
 			}
-			const requests = 3000 // 8 rows take 13 units: a third of the load is of level 1, and the partition can do two thirds of all
+			const requests = 3000 // 8 rows take 13 units: a third of the load is of level 1, and the executor can do two thirds of all
 			for i := range requests {
 				p.enqueue(queue.Time(i)*unit, queue.Request{Level: int32(1 + min(i%3, 1))})
 			}
@@ -219,7 +219,7 @@ func TestLevelsUnderOverload(t *testing.T) {
 	}
 }
 
-// TestLevelInvariants: on one partition that starts whatever waits, every request is answered once, a level's are served in the order of their
+// TestLevelInvariants: on one executor that starts whatever waits, every request is answered once, a level's are served in the order of their
 // expiries, and no level is passed over in sixteen batches in a row.
 func TestLevelInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -35,7 +35,7 @@ func (tw twins) both(f func(w *world)) {
 func newTwins(t *rapid.T) twins {
 	var tw twins
 	for i := range tw {
-		w := &world{t: t, models: map[queue.ModelID]*mirrorModel{}, partitions: map[queue.PartitionID]*mirrorPartition{}}
+		w := &world{t: t, models: map[queue.ModelID]*mirrorModel{}, executors: map[queue.ExecutorID]*mirrorExecutor{}}
 		w.s = queue.New(w, queue.Options{RateWindow: 50})
 		tw[i] = w
 	}
@@ -71,8 +71,8 @@ func drawModel(t *rapid.T) mirrorModel {
 	return m
 }
 
-func (tw twins) drawPartition(t *rapid.T) queue.PartitionSpec {
-	p := queue.PartitionSpec{Rank: int32(rapid.IntRange(0, 3).Draw(t, "rank"))}
+func (tw twins) drawExecutor(t *rapid.T) queue.ExecutorSpec {
+	p := queue.ExecutorSpec{Rank: int32(rapid.IntRange(0, 3).Draw(t, "rank"))}
 	for _, id := range slices.Sorted(maps.Keys(tw[0].models)) {
 		if rapid.IntRange(0, 3).Draw(t, "served") > 0 {
 			p.Serves = append(p.Serves, queue.Service{
@@ -99,7 +99,7 @@ func pick[K ~int32, V any](t *rapid.T, of map[K]V, pass func(V) bool) K {
 
 func any1[V any](V) bool { return true }
 
-func busy(p *mirrorPartition) bool { return p.batch != nil }
+func busy(p *mirrorExecutor) bool { return p.batch != nil }
 
 func (tw twins) addModel(t *rapid.T) {
 	if len(tw[0].models) >= 4 {
@@ -119,48 +119,48 @@ func (tw twins) removeModel(t *rapid.T) {
 	tw.both(func(w *world) { delete(w.models, id); require.NoError(t, w.s.RemoveModel(w.now, id)) })
 }
 
-func (tw twins) addPartition(t *rapid.T) {
-	if len(tw[0].partitions) >= 6 {
+func (tw twins) addExecutor(t *rapid.T) {
+	if len(tw[0].executors) >= 6 {
 		t.Skip("enough")
 	}
-	spec := tw.drawPartition(t)
+	spec := tw.drawExecutor(t)
 	tw.both(func(w *world) {
 		w.added++ // identifiers count up from 1; a batch may start within the call
-		id := queue.PartitionID(w.added)
-		w.partitions[id] = &mirrorPartition{spec: spec, up: true}
-		require.Equal(t, id, w.s.AddPartition(w.now, spec))
+		id := queue.ExecutorID(w.added)
+		w.executors[id] = &mirrorExecutor{spec: spec, up: true}
+		require.Equal(t, id, w.s.AddExecutor(w.now, spec))
 	})
 }
 
-func (tw twins) setPartition(t *rapid.T) {
-	id, spec := pick(t, tw[0].partitions, any1), tw.drawPartition(t)
+func (tw twins) setExecutor(t *rapid.T) {
+	id, spec := pick(t, tw[0].executors, any1), tw.drawExecutor(t)
 	tw.both(func(w *world) {
-		p := w.partitions[id]
+		p := w.executors[id]
 		p.spec, p.draining = spec, false
-		require.NoError(t, w.s.SetPartition(w.now, id, spec))
+		require.NoError(t, w.s.SetExecutor(w.now, id, spec))
 	})
 }
 
 func (tw twins) drain(t *rapid.T) {
-	id := pick(t, tw[0].partitions, any1)
-	tw.both(func(w *world) { w.partitions[id].draining = true; require.NoError(t, w.s.DrainPartition(w.now, id)) })
+	id := pick(t, tw[0].executors, any1)
+	tw.both(func(w *world) { w.executors[id].draining = true; require.NoError(t, w.s.DrainExecutor(w.now, id)) })
 }
 
-func (tw twins) removePartition(t *rapid.T) {
-	id := pick(t, tw[0].partitions, any1)
+func (tw twins) removeExecutor(t *rapid.T) {
+	id := pick(t, tw[0].executors, any1)
 	tw.both(func(w *world) {
-		if w.partitions[id].batch != nil {
-			require.ErrorIs(t, w.s.RemovePartition(w.now, id), queue.ErrBusy)
+		if w.executors[id].batch != nil {
+			require.ErrorIs(t, w.s.RemoveExecutor(w.now, id), queue.ErrBusy)
 			return
 		}
-		delete(w.partitions, id)
-		require.NoError(t, w.s.RemovePartition(w.now, id))
+		delete(w.executors, id)
+		require.NoError(t, w.s.RemoveExecutor(w.now, id))
 	})
 }
 
 func (tw twins) setUp(t *rapid.T) {
-	id, up := pick(t, tw[0].partitions, any1), rapid.Bool().Draw(t, "up")
-	tw.both(func(w *world) { w.partitions[id].up = up; require.NoError(t, w.s.SetUp(w.now, id, up)) })
+	id, up := pick(t, tw[0].executors, any1), rapid.Bool().Draw(t, "up")
+	tw.both(func(w *world) { w.executors[id].up = up; require.NoError(t, w.s.SetUp(w.now, id, up)) })
 }
 
 func (tw twins) enqueue(t *rapid.T) {
@@ -219,11 +219,11 @@ func (tw twins) cancel(t *rapid.T) {
 // complete ends a batch well, or fails it and tries every second request once
 // more elsewhere.
 func (tw twins) complete(t *rapid.T) {
-	id := pick(t, tw[0].partitions, busy)
+	id := pick(t, tw[0].executors, busy)
 	failed, down := rapid.IntRange(0, 3).Draw(t, "failed") == 0, rapid.Bool().Draw(t, "down")
 	completeFirst := rapid.Bool().Draw(t, "complete first")
 	tw.both(func(w *world) {
-		p := w.partitions[id]
+		p := w.executors[id]
 		requests := slices.Clone(p.batch.Requests)
 		complete := func() { p.batch = nil; w.s.Complete(w.now, id) }
 		if failed && down {
@@ -235,7 +235,7 @@ func (tw twins) complete(t *rapid.T) {
 		}
 		for i, q := range requests {
 			r := w.of(q)
-			if failed && i%2 == 0 && r.Avoid == queue.NoPartition {
+			if failed && i%2 == 0 && r.Avoid == queue.NoExecutor {
 				w.seq++
 				r.Avoid, r.state, r.seq = id, queued, w.seq
 				w.s.Requeue(w.now, r.model, q)
@@ -266,8 +266,8 @@ func (tw twins) wait(t *rapid.T) {
 // reconfigure makes several changes as one.
 func (tw twins) reconfigure(t *rapid.T) {
 	id, m := pick(t, tw[0].models, any1), drawModel(t)
-	part := pick(t, tw[0].partitions, any1)
-	spec := tw.drawPartition(t)
+	part := pick(t, tw[0].executors, any1)
+	spec := tw.drawExecutor(t)
 	tw.both(func(w *world) {
 		w.s.Advance(w.now)
 		w.s.Reconfigure(w.now, func() {
@@ -275,9 +275,9 @@ func (tw twins) reconfigure(t *rapid.T) {
 			c := m
 			w.models[id] = &c
 			require.NoError(t, w.s.SetModel(w.now, id, m.spec))
-			p := w.partitions[part]
+			p := w.executors[part]
 			p.spec, p.draining = spec, false
-			require.NoError(t, w.s.SetPartition(w.now, part, spec))
+			require.NoError(t, w.s.SetExecutor(w.now, part, spec))
 			p.up = true
 			require.NoError(t, w.s.SetUp(w.now, part, true))
 			w.seq++
@@ -290,25 +290,25 @@ func (tw twins) reconfigure(t *rapid.T) {
 	})
 }
 
-// finish gives every model a partition and lets everything end.
+// finish gives every model an executor and lets everything end.
 func (tw twins) finish(t *rapid.T) {
 	tw.both(func(w *world) {
-		for _, id := range slices.Sorted(maps.Keys(w.partitions)) {
-			p := w.partitions[id]
+		for _, id := range slices.Sorted(maps.Keys(w.executors)) {
+			p := w.executors[id]
 			p.up, p.draining = true, false
-			p.spec = queue.PartitionSpec{}
+			p.spec = queue.ExecutorSpec{}
 			for _, m := range slices.Sorted(maps.Keys(w.models)) {
 				p.spec.Serves = append(p.spec.Serves, queue.Service{Model: m})
 			}
-			require.NoError(t, w.s.SetPartition(w.now, id, p.spec))
+			require.NoError(t, w.s.SetExecutor(w.now, id, p.spec))
 			require.NoError(t, w.s.SetUp(w.now, id, true))
 		}
 	})
 	for range 10000 {
-		id := queue.NoPartition
+		id := queue.NoExecutor
 		end := queue.Never
-		for _, k := range slices.Sorted(maps.Keys(tw[0].partitions)) {
-			if b := tw[0].partitions[k].batch; b != nil && b.Finish < end {
+		for _, k := range slices.Sorted(maps.Keys(tw[0].executors)) {
+			if b := tw[0].executors[k].batch; b != nil && b.Finish < end {
 				id, end = k, b.Finish
 			}
 		}
@@ -322,7 +322,7 @@ func (tw twins) finish(t *rapid.T) {
 				w.s.Advance(w.now)
 				return
 			}
-			p := w.partitions[id]
+			p := w.executors[id]
 			for _, r := range p.batch.Requests {
 				w.answer(w.of(r))
 			}
@@ -330,7 +330,7 @@ func (tw twins) finish(t *rapid.T) {
 			w.s.Complete(w.now, id)
 		})
 	}
-	if len(tw[0].partitions) > 0 {
+	if len(tw[0].executors) > 0 {
 		for _, r := range tw[0].requests {
 			require.Equal(t, 1, r.answers, "request %d was lost", r.id)
 		}
@@ -349,15 +349,15 @@ func machine(t *rapid.T) {
 	tw := newTwins(t)
 	for range 2 {
 		tw.addModel(t)
-		tw.addPartition(t)
+		tw.addExecutor(t)
 	}
 	t.Repeat(map[string]func(*rapid.T){
 		"enqueue": tw.enqueue, "enqueue more": tw.enqueue, "enqueue still more": tw.enqueue,
 		"complete": tw.complete, "complete another": tw.complete,
 		"wait": tw.wait, "cancel": tw.cancel, "reconfigure": tw.reconfigure,
 		"add model": tw.addModel, "set model": tw.setModel, "remove model": tw.removeModel,
-		"add partition": tw.addPartition, "set partition": tw.setPartition,
-		"drain": tw.drain, "remove partition": tw.removePartition, "set up": tw.setUp,
+		"add executor": tw.addExecutor, "set executor": tw.setExecutor,
+		"drain": tw.drain, "remove executor": tw.removeExecutor, "set up": tw.setUp,
 	})
 	tw.finish(t)
 }

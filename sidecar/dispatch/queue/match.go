@@ -8,7 +8,7 @@ import (
 )
 
 // match updates a lane after a possible change: it gives up requests that cannot be
-// in time, gathers the candidates, starts those that may start while partitions are
+// in time, gathers the candidates, starts those that may start while executors are
 // free for them, and sets the lane's timer for the next call.
 func (s *Scheduler) match(l *lane, now Time) {
 	for {
@@ -22,7 +22,7 @@ func (s *Scheduler) match(l *lane, now Time) {
 	}
 }
 
-// refresh gives up requests that no partition can serve in time and gathers
+// refresh gives up requests that no executor can serve in time and gathers
 // the lane's candidates anew.
 func (s *Scheduler) refresh(l *lane, now Time) {
 	m := l.m
@@ -48,10 +48,10 @@ heads:
 	}
 }
 
-// choose finds the candidate whose exec has come and the free partition of the
+// choose finds the candidate whose exec has come and the free executor of the
 // smallest rank for it. Under a Hurrier it may be one of a faster profile class instead,
 // the exec of which has not come yet.
-func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
+func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *executor) {
 	for i := range l.cands {
 		c := &l.cands[i]
 		c.unblocked = 0
@@ -84,7 +84,7 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 // execOf returns the discipline's exec. Without a profile, for second attempts,
 // which have waited once already, and where a level has no room for more requests to wait for, it is now.
 func execOf(c *candidate, now Time) Time {
-	if c.svc.Table == nil || c.lane.avoid != NoPartition || c.hastens() {
+	if c.svc.Table == nil || c.lane.avoid != NoExecutor || c.hastens() {
 		return now
 	}
 	return c.lane.m.spec.Discipline.Exec(now, &c.Load)
@@ -102,7 +102,7 @@ func hurryOf(c *candidate, now Time) Time {
 // start, because it would block other models. Second attempts are not held back.
 func (c *candidate) blocked(now Time) bool {
 	c.unblocked = now
-	if m := c.lane.m; m.blocker != nil && c.svc.Table != nil && c.lane.avoid == NoPartition && !c.hastens() {
+	if m := c.lane.m; m.blocker != nil && c.svc.Table != nil && c.lane.avoid == NoExecutor && !c.hastens() {
 		c.unblocked = c.svc.unblocked(now, &c.Load, m.blocker)
 	}
 	return c.unblocked > now
@@ -114,10 +114,10 @@ func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
 	return b.Unblocked(now, l)
 }
 
-// prefers reports whether candidate c on partition p is better than o, the candidate of
-// another class of the lane, on partition on. The smaller rank is better, but if both would
+// prefers reports whether candidate c on executor p is better than o, the candidate of
+// another class of the lane, on executor on. The smaller rank is better, but if both would
 // block other models, the slower class is.
-func (c *candidate) prefers(p *partition, o *candidate, on *partition) bool {
+func (c *candidate) prefers(p *executor, o *candidate, on *executor) bool {
 	if b := c.lane.m.blocker; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) && b.Blocks(&o.Load) {
 		if here, there := c.svc.Table.At(1), o.svc.Table.At(1); here != there {
 			return here > there
@@ -126,8 +126,8 @@ func (c *candidate) prefers(p *partition, o *candidate, on *partition) bool {
 	return before(p, on) < 0
 }
 
-// freeFor returns the idle partition of the smallest rank that a lane may use.
-func freeFor(l *lane, svc *service) *partition {
+// freeFor returns the idle executor of the smallest rank that a lane may use.
+func freeFor(l *lane, svc *service) *executor {
 	g := svc.cohort
 	if g.nfree == 0 {
 		return nil
@@ -144,13 +144,13 @@ func freeFor(l *lane, svc *service) *partition {
 	return nil
 }
 
-// allows reports whether a lane may use a partition: not the server that it avoids, while another one serves its model.
-func (l *lane) allows(p *partition) bool {
+// allows reports whether a lane may use an executor: not the server that it avoids, while another one serves its model.
+func (l *lane) allows(p *executor) bool {
 	return l.avoid != p.server || !l.m.hasOther(p.server)
 }
 
-// hasOther reports whether any usable partition but those of the server to avoid serves m.
-func (m *model) hasOther(avoid PartitionID) bool {
+// hasOther reports whether any usable executor but those of the server to avoid serves m.
+func (m *model) hasOther(avoid ExecutorID) bool {
 	for _, svc := range m.services {
 		for _, p := range svc.cohort.members {
 			if p.server != avoid && p.usable() {
@@ -237,10 +237,10 @@ func (s *Scheduler) rest(l *lane) {
 	}
 }
 
-// grant starts a candidate on a partition, after the drop policy has given requests
+// grant starts a candidate on an executor, after the drop policy has given requests
 // up. It may end without a dispatch, if the discipline makes the remaining requests
 // wait. The lane must be matched again.
-func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
+func (s *Scheduler) grant(c *candidate, p *executor, now Time, hurried bool) {
 	l, svc := c.lane, c.svc
 	if c.expiry < now { // the event comes later than it was due
 		s.refresh(l, now)
@@ -325,9 +325,9 @@ func (s *Scheduler) clear(c *candidate, start, now Time, least int) (gaveUp bool
 
 // dispatch hands the run of requests that begins with r, already cut from its
 // list, to the sink.
-func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, now Time, late, hurried bool) {
+func (s *Scheduler) dispatch(p *executor, l *lane, svc *service, r *Request, now Time, late, hurried bool) {
 	b := &p.batch
-	b.Model, b.Partition, b.Requests, b.Rows = l.m.id, p.id, b.Requests[:0], 0
+	b.Model, b.Executor, b.Requests, b.Rows = l.m.id, p.id, b.Requests[:0], 0
 	for r != nil {
 		next := r.next
 		r.prev, r.next, r.lane, r.listed = nil, nil, nil, listedNowhere
@@ -348,10 +348,10 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 	s.sink.Dispatch(b)
 }
 
-// freed offers an idle partition to the candidates whose exec has come, the
+// freed offers an idle executor to the candidates whose exec has come, the
 // nearest latest first. A candidate with a nearer latest that may start before its
 // exec goes first.
-func (s *Scheduler) freed(p *partition, now Time) {
+func (s *Scheduler) freed(p *executor, now Time) {
 	if pl := p.cohort.pool; pl.late.n > 0 {
 		if pl.serving < pl.leftOver() {
 			s.serveLate(pl, now, lateLeftOver)
@@ -398,7 +398,7 @@ func (s *Scheduler) retime(l *lane, now Time) {
 }
 
 // mostUrgent returns the candidate of the nearest latest that may use p now, or the one of its model that takes the model's turn.
-func (g *cohort) mostUrgent(p *partition) *candidate {
+func (g *cohort) mostUrgent(p *executor) *candidate {
 	if len(g.ready) == 0 {
 		return nil
 	}

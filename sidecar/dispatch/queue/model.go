@@ -27,7 +27,7 @@ type model struct {
 	pool      *pool
 	maxRows   int // of the largest request that some service can run
 	// fastest is the pointwise minimum over the profile classes in use: a request
-	// that would be late by it cannot be in time on any partition. Nil while some
+	// that would be late by it cannot be in time on any executor. Nil while some
 	// class has no usable profile, or where nothing is dropped.
 	fastest Table
 
@@ -35,7 +35,7 @@ type model struct {
 	byKey    map[laneKey]*lane
 	hot      *lane // the one used last
 	idle     laneList
-	avoiding int // waiting and late requests that avoid a partition
+	avoiding int // waiting and late requests that avoid an executor
 
 	requests, rows, late, lateRows int
 	rate                           rate
@@ -224,8 +224,8 @@ func (m *model) unserve() {
 	m.share = adaptive.Share{}
 }
 
-// claim works out how long a lone request can wait for a partition, and has the pool
-// keep partitions from batches that take longer.
+// claim works out how long a lone request can wait for an executor, and has the pool
+// keep executors from batches that take longer.
 func (m *model) claim() {
 	m.claimed = m.usual()
 	slack, known := Time(0), false
@@ -275,7 +275,7 @@ func lateLimit(t Table, limit int, slo Time) int {
 	return b
 }
 
-// capacity is how many rows one partition executes within an SLO, at most.
+// capacity is how many rows one executor executes within an SLO, at most.
 func capacity(t Table, limit int, slo Time) int {
 	best := 0
 	for b := 1; b <= limit && t.At(b) > 0; b++ {
@@ -302,7 +302,7 @@ func (m *model) aimed(now Time) bool {
 const heavier = .01
 
 // aim renews the values that depend on the rate: the batch sizes, and the number of
-// partitions that the model keeps busy.
+// executors that the model keeps busy.
 func (m *model) aim() {
 	m.epoch = m.rate.epoch
 	if m.pool != nil && m.claimed != m.usual() {
@@ -312,7 +312,7 @@ func (m *model) aim() {
 	perSecond, known := m.rate.perSecond()
 	dispersion := m.rate.dispersion()
 	sum := 0.0
-	m.share.Long, m.share.Burst, m.share.Partitions = 0, 1, 0
+	m.share.Long, m.share.Burst, m.share.Executors = 0, 1, 0
 	for _, svc := range m.services {
 		svc.most = svc.MaxBatch
 		svc.Known, svc.Rate, svc.Dispersion = known, perSecond, dispersion
@@ -328,7 +328,7 @@ func (m *model) aim() {
 			svc.Saved = max(0, 1-row/float64(svc.Table.At(1)))
 		}
 		if svc.Slack > 0 && svc.Slack < Never {
-			m.share.Partitions += float64(svc.cohort.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
+			m.share.Executors += float64(svc.cohort.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
 		}
 		m.share.Long = max(m.share.Long, svc.Table.At(svc.Reach))
 		m.share.Burst = max(m.share.Burst, adaptive.Burst(svc.Table, svc.MaxBatch, dispersion))
@@ -362,16 +362,16 @@ func (m *model) weigh() {
 	pl := m.pool
 	pl.Kept.Renew(pl.Need, pl.Usable)
 	m.weighedNeed, m.weighedUsable = pl.Need, pl.Usable
-	partitions := 0
+	executors := 0
 	for _, svc := range m.services {
-		partitions += svc.cohort.usable
+		executors += svc.cohort.usable
 	}
 	for _, svc := range m.services {
 		svc.most = svc.MaxBatch
 		if svc.Table == nil {
 			continue
 		}
-		svc.Partitions = partitions
+		svc.Executors = executors
 		svc.hold, svc.edge = m.spec.Drop.hold(&svc.load, pl.Load())
 		if m.sizer != nil {
 			svc.most = min(svc.MaxBatch, max(1, m.sizer.MaxRows(&svc.load)))

@@ -28,10 +28,10 @@ func (s *Scheduler) preempt(pl *pool, now Time) {
 	}
 }
 
-// victim returns the partition whose batch c preempts: the smallest, of equal
+// victim returns the executor whose batch c preempts: the smallest, of equal
 // ones the one that started last. Nil if there is none.
-func (s *Scheduler) victim(c *candidate) *partition {
-	var best *partition
+func (s *Scheduler) victim(c *candidate) *executor {
+	var best *executor
 	for _, p := range c.svc.cohort.members {
 		if !p.busy || !p.usable() || p.server == c.lane.avoid {
 			continue
@@ -49,7 +49,7 @@ func (s *Scheduler) victim(c *candidate) *partition {
 
 // takeOver ends the batch on p, starts c there and queues the requests of the
 // first again, behind what c takes with it.
-func (s *Scheduler) takeOver(c *candidate, p *partition, now Time) {
+func (s *Scheduler) takeOver(c *candidate, p *executor, now Time) {
 	l, lost := c.lane, s.model(p.batch.Model)
 	s.lost = append(s.lost[:0], p.batch.Requests...)
 	s.stats.Preempted++

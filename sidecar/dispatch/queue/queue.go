@@ -26,12 +26,12 @@ func Linear(alpha, beta Time, largest int) Table { return latency.Linear(alpha, 
 // ModelID names a model within one Scheduler. Identifiers are never reused.
 type ModelID int32
 
-// PartitionID names a partition within one Scheduler. Identifiers start at 1
+// ExecutorID names an executor within one Scheduler. Identifiers start at 1
 // and are never reused.
-type PartitionID int32
+type ExecutorID int32
 
-// NoPartition is the zero PartitionID: no partition has it.
-const NoPartition PartitionID = 0
+// NoExecutor is the zero ExecutorID: no executor has it.
+const NoExecutor ExecutorID = 0
 
 // Request is one queued inference request. The caller allocates it, fills the
 // exported fields and leaves them alone while the request is queued. It may be
@@ -45,10 +45,10 @@ type Request struct {
 	Deadline Time
 	// Rows is the request's share of a batch; values below 1 count as 1.
 	Rows int32
-	// Avoid is a partition that must not run the request unless no other one
+	// Avoid is an executor that must not run the request unless no other one
 	// that is up serves its model: where a first attempt failed. It stands for all
-	// partitions of its server (PartitionSpec.Server).
-	Avoid  PartitionID
+	// executors of its server (ExecutorSpec.Server).
+	Avoid  ExecutorID
 	listed listed // beside the fields that Enqueue reads first, for the cache
 	// Expired says what happens to the request after its Expiry: LateDrop hands it to Sink.Drop with DropExpired, LateServe keeps it and serves it behind the
 	// requests that are in time, as one that was given up (Triton's timeout_action REJECT and DELAY).
@@ -84,7 +84,7 @@ type Late uint8
 
 const (
 	// LateServe keeps it and serves it behind the requests that can still meet
-	// their deadlines, on partitions that these leave over. The default.
+	// their deadlines, on executors that these leave over. The default.
 	LateServe Late = iota
 	// LateDrop hands it to Sink.Drop at once, but for a few that are tried (see
 	// Options.Trial).
@@ -127,49 +127,49 @@ type ModelSpec struct {
 	Drop DropPolicy
 }
 
-// Service says that a partition serves a model.
+// Service says that an executor serves a model.
 type Service struct {
 	Model ModelID
-	// Class is the index of the partition's profile class in ModelSpec.Classes;
+	// Class is the index of the executor's profile class in ModelSpec.Classes;
 	// outside the list means that there is no usable profile for it yet.
 	Class int32
-	// MaxBatch limits batches of this model on this partition; below 1 means
+	// MaxBatch limits batches of this model on this executor; below 1 means
 	// that only the model's own limit counts.
 	MaxBatch int
 }
 
-// PartitionSpec describes a partition.
-type PartitionSpec struct {
-	// Rank orders free partitions: the smallest is used first, so that high
+// ExecutorSpec describes an executor.
+type ExecutorSpec struct {
+	// Rank orders free executors: the smallest is used first, so that high
 	// ranks stay idle and can be released. Equal ranks are ordered by identifier.
 	Rank int32
 	// Serves lists the models that are loaded. Unknown models are ignored.
 	Serves []Service
-	// Server is the first of the partitions that are executions at once of one server;
-	// NoPartition: the partition is the first, or the only one. A request that avoids the
+	// Server is the first of the executors that are executions at once of one server;
+	// NoExecutor: the executor is the first, or the only one. A request that avoids the
 	// first avoids them all.
-	Server PartitionID
+	Server ExecutorID
 }
 
-// Batch is a decision to run requests together on a partition. The Scheduler
-// owns it: it is valid from Sink.Dispatch until Complete for its partition.
+// Batch is a decision to run requests together on an executor. The Scheduler
+// owns it: it is valid from Sink.Dispatch until Complete for its executor.
 type Batch struct {
-	Model     ModelID
-	Partition PartitionID
+	Model    ModelID
+	Executor ExecutorID
 	// Requests all have the same Key and are in deadline order. Those of other priority levels that fill the batch come last, level by level.
 	Requests []*Request
 	Rows     int
 	// Start is when the batch was dispatched, Finish when the profile predicts
 	// its end; they are equal where there is no usable profile.
 	Start, Finish Time
-	// Free is since when the partition was free, at most Start.
+	// Free is since when the executor was free, at most Start.
 	Free Time
-	// Late is true for requests that were given up and are served on a partition
+	// Late is true for requests that were given up and are served on an executor
 	// that was left over.
 	Late bool
 	// Hurried is true if the batch started before its exec, because its
-	// discipline preferred a free partition to waiting, or a lower priority level
-	// would have taken the partition.
+	// discipline preferred a free executor to waiting, or a lower priority level
+	// would have taken the executor.
 	Hurried bool
 }
 
@@ -187,7 +187,7 @@ const (
 	DropModelRemoved
 	// DropClosed means that the request's model's queue was closed.
 	DropClosed
-	// DropOutage means that the request's model's queue was emptied because no partition serves it.
+	// DropOutage means that the request's model's queue was emptied because no executor serves it.
 	DropOutage
 	// DropExpired means that the request's Expiry has passed.
 	DropExpired

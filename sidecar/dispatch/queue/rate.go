@@ -108,7 +108,7 @@ func (r *rate) closeBin(now Time) {
 //	l(b) + b/rate <= SLO.
 //
 // Symphony writes it as l(b)(1+1/n) <= SLO with n = rate*l(b)/b, the number of
-// partitions that the model alone keeps busy (equation 1, staggered execution),
+// executors that the model alone keeps busy (equation 1, staggered execution),
 // which is the same. Without a rate yet it is the largest b with l(b) <= SLO/2.
 func reach(t Table, limit int, slo Time, r *rate) int {
 	perSecond, known := r.perSecond()

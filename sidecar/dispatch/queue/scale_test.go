@@ -14,9 +14,9 @@ import (
 )
 
 // discards takes batches and does not keep them.
-type discards struct{ started []queue.PartitionID }
+type discards struct{ started []queue.ExecutorID }
 
-func (d *discards) Dispatch(b *queue.Batch)             { d.started = append(d.started, b.Partition) }
+func (d *discards) Dispatch(b *queue.Batch)             { d.started = append(d.started, b.Executor) }
 func (*discards) Drop(*queue.Request, queue.DropReason) {}
 
 // TestDistinctParametersLeaveNothingBehind: twenty thousand sets of parameters wait at a time, each in a lane of its own, and are
@@ -25,7 +25,7 @@ func TestDistinctParametersLeaveNothingBehind(t *testing.T) {
 	sink := &discards{}
 	s := queue.New(sink, queue.Options{})
 	m := s.AddModel(0, queue.ModelSpec{Name: "m", MaxBatch: 8, SLO: queue.Time(time.Second)})
-	s.AddPartition(0, queue.PartitionSpec{Serves: []queue.Service{{Model: m}}})
+	s.AddExecutor(0, queue.ExecutorSpec{Serves: []queue.Service{{Model: m}}})
 	now := queue.Time(0)
 	finish := func() {
 		for len(sink.started) > 0 {
@@ -60,9 +60,9 @@ func (a *asked) Exec(now queue.Time, l *queue.Load) queue.Time {
 	return a.Discipline.Exec(now, l)
 }
 
-// crowded is a scheduler of many models on as many partitions as are given, each model on two of them, with a request of each
+// crowded is a scheduler of many models on as many executors as are given, each model on two of them, with a request of each
 // model waiting.
-func crowded(models, partitions int, d queue.Discipline) (*queue.Scheduler, []queue.ModelID, queue.ModelSpec) {
+func crowded(models, executors int, d queue.Discipline) (*queue.Scheduler, []queue.ModelID, queue.ModelSpec) {
 	s := queue.New(&discards{}, queue.Options{})
 	line := make(queue.Table, 33)
 	for b := 1; b < len(line); b++ {
@@ -70,16 +70,16 @@ func crowded(models, partitions int, d queue.Discipline) (*queue.Scheduler, []qu
 	}
 	spec := queue.ModelSpec{Name: "m", MaxBatch: 32, SLO: queue.Time(100 * time.Millisecond), Classes: []queue.Table{line}, Discipline: d}
 	ids := make([]queue.ModelID, models)
-	serves := make([][]queue.Service, partitions)
+	serves := make([][]queue.Service, executors)
 	s.Reconfigure(0, func() {
 		for i := range ids {
 			ids[i] = s.AddModel(0, spec)
-			for _, p := range []int{i % partitions, (i + 1) % partitions} {
+			for _, p := range []int{i % executors, (i + 1) % executors} {
 				serves[p] = append(serves[p], queue.Service{Model: ids[i]})
 			}
 		}
 		for _, list := range serves {
-			s.AddPartition(0, queue.PartitionSpec{Serves: list})
+			s.AddExecutor(0, queue.ExecutorSpec{Serves: list})
 		}
 	})
 	for _, id := range ids {

@@ -13,7 +13,7 @@ type Options struct {
 	Trial Time
 }
 
-// Scheduler holds the queues of all models and the state of all partitions. It
+// Scheduler holds the queues of all models and the state of all executors. It
 // is not safe for concurrent use: the caller serialises calls. Time may not run
 // backwards; an earlier now than before counts as the one before.
 //
@@ -26,15 +26,15 @@ type Scheduler struct {
 	trial     Time
 	now       Time
 
-	models     []*model     // by identifier; nil where removed
-	partitions []*partition // by identifier; nil where removed
-	cohorts    []*cohort
-	byKey      map[string]*cohort
-	pools      []*pool
-	timers     heap // lanes and pools, by the moment at which something is due
-	free       int
-	turn       int // the model that renew looked at last
-	stats      Stats
+	models    []*model    // by identifier; nil where removed
+	executors []*executor // by identifier; nil where removed
+	cohorts   []*cohort
+	byKey     map[string]*cohort
+	pools     []*pool
+	timers    heap // lanes and pools, by the moment at which something is due
+	free      int
+	turn      int // the model that renew looked at last
+	stats     Stats
 
 	lost   []*Request // scratch of takeOver
 	filled []*lane    // of grant: lanes that a batch was filled from and that are not matched yet
@@ -48,7 +48,7 @@ type Scheduler struct {
 	respecified []*model
 }
 
-// New returns a Scheduler without models and partitions.
+// New returns a Scheduler without models and executors.
 func New(sink Sink, o Options) *Scheduler {
 	if o.RateWindow <= 0 {
 		o.RateWindow = 5e9
@@ -57,7 +57,7 @@ func New(sink Sink, o Options) *Scheduler {
 	return &Scheduler{
 		sink: sink, preemptor: preemptor, window: o.RateWindow, trial: o.Trial, byKey: make(map[string]*cohort),
 		concerned: make(map[ModelID]bool),
-		models:    make([]*model, 1), partitions: make([]*partition, 1),
+		models:    make([]*model, 1), executors: make([]*executor, 1),
 	}
 }
 
@@ -83,8 +83,8 @@ func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
 }
 
 // Requeue puts a request back after its batch failed, in deadline order. Set
-// Request.Avoid to the partition that failed: the request then starts as soon as
-// another partition is free. It counts neither as Enqueued nor
+// Request.Avoid to the executor that failed: the request then starts as soon as
+// another executor is free. It counts neither as Enqueued nor
 // towards the arrival rate. Within Reconfigure, the requests of a failed batch
 // can be put back together and share their second batch as well.
 func (s *Scheduler) Requeue(now Time, id ModelID, r *Request) {
@@ -214,12 +214,12 @@ func (s *Scheduler) Cancel(now Time, r *Request) bool {
 	return true
 }
 
-// Complete ends the partition's batch, whether it succeeded or failed. Every
-// Dispatch needs exactly one Complete; it does nothing if the partition runs no
+// Complete ends the executor's batch, whether it succeeded or failed. Every
+// Dispatch needs exactly one Complete; it does nothing if the executor runs no
 // batch. The batch must not be used afterwards.
-func (s *Scheduler) Complete(now Time, id PartitionID) {
+func (s *Scheduler) Complete(now Time, id ExecutorID) {
 	now = s.advance(now)
-	p := s.partition(id)
+	p := s.executor(id)
 	if p == nil || !p.busy {
 		return
 	}
@@ -233,8 +233,8 @@ func (s *Scheduler) Complete(now Time, id PartitionID) {
 	s.end(p.cohort.pool, now)
 }
 
-// idle makes a partition available if it may be.
-func (s *Scheduler) idle(p *partition, now Time) {
+// idle makes an executor available if it may be.
+func (s *Scheduler) idle(p *executor, now Time) {
 	if p.busy || !p.usable() {
 		return
 	}
@@ -288,7 +288,7 @@ func (s *Scheduler) count(l *lane, requests, rows int) {
 	m.rows += rows
 	m.holds(l.level, requests)
 	s.stats.QueuedRequests += requests
-	if l.avoid != NoPartition {
+	if l.avoid != NoExecutor {
 		m.avoiding += requests
 	}
 	if d := sign(l.n) - sign(was); d != 0 {
@@ -310,7 +310,7 @@ func (s *Scheduler) countLate(l *lane, requests, rows int) {
 		l.m.trialDone()
 	}
 	s.stats.LateRequests += requests
-	if l.avoid != NoPartition {
+	if l.avoid != NoExecutor {
 		l.m.avoiding += requests
 	}
 	switch {
@@ -406,9 +406,9 @@ func (s *Scheduler) model(id ModelID) *model {
 	return s.models[id]
 }
 
-func (s *Scheduler) partition(id PartitionID) *partition {
-	if id <= 0 || int(id) >= len(s.partitions) {
+func (s *Scheduler) executor(id ExecutorID) *executor {
+	if id <= 0 || int(id) >= len(s.executors) {
 		return nil
 	}
-	return s.partitions[id]
+	return s.executors[id]
 }

@@ -24,10 +24,10 @@ type Stats struct {
 	Dropped, GivenUp [dropReasons]uint64
 
 	// WaitingLanes have QueuedRequests that can still be in time; LateRequests
-	// were given up and wait for an idle partition.
+	// were given up and wait for an idle executor.
 	WaitingLanes, QueuedRequests, LateRequests int
-	// FreePartitions are up, not draining and idle.
-	FreePartitions int
+	// FreeExecutors are up, not draining and idle.
+	FreeExecutors int
 }
 
 func (s *Stats) dispatched(b *Batch) {
@@ -46,7 +46,7 @@ func (s *Stats) dispatched(b *Batch) {
 // Stats returns the Scheduler's totals and gauges.
 func (s *Scheduler) Stats() Stats {
 	st := s.stats
-	st.FreePartitions = s.free
+	st.FreeExecutors = s.free
 	return st
 }
 

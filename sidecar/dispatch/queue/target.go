@@ -5,7 +5,7 @@ package queue
 
 // target is deferred batching with a target size: Symphony's scheduler has it as
 // another way to choose exec. A batch starts as soon as it has the size b within
-// reach, the largest with l(b)(1+1/n) <= SLO, where n is the number of partitions
+// reach, the largest with l(b)(1+1/n) <= SLO, where n is the number of executors
 // that the model keeps busy at its present rate (Symphony, equation 1; see reach in
 // rate.go). A batch that does not reach that size starts as under deferred, when no
 // further row could join it.

@@ -13,7 +13,7 @@ package queue
 // model has one trial at a time. The first comes when nothing as large was executed
 // for Options.Trial, and then there is at most one per Options.Trial. Each trial that
 // took as long as the table says halves the rate, down to one in 16 Options.Trial.
-// Trials take partitions that are left over. If lanes always wait, trials take at
+// Trials take executors that are left over. If lanes always wait, trials take at
 // most a thirty-second of the pool's time.
 //
 // A probe is a batch that misses the deadline of its first request by the table, but
@@ -97,10 +97,10 @@ func (m *model) trialDone() {
 	}
 }
 
-// mayForce reports whether a trial may take a partition now that other lanes wait for.
+// mayForce reports whether a trial may take an executor now that other lanes wait for.
 func (pl *pool) mayForce(now Time) bool { return pl.owed > 0 && now >= pl.forced }
 
-// force notes that a trial took a partition that other lanes waited for.
+// force notes that a trial took an executor that other lanes waited for.
 func (pl *pool) force(now, took Time) {
 	pl.forced = now + trialShare*max(1, took)/Time(max(1, pl.Usable))
 }
@@ -122,7 +122,7 @@ func (c *candidate) vary() {
 func (c *candidate) widen(now Time) bool {
 	l, svc := c.lane, c.svc
 	m := l.m
-	if svc.hope == nil || m.stepper != nil || l.avoid != NoPartition || m.probe.since < max(m.probe.gap, probeOften) {
+	if svc.hope == nil || m.stepper != nil || l.avoid != NoExecutor || m.probe.since < max(m.probe.gap, probeOften) {
 		return false
 	}
 	most := min(svc.MaxBatch, probeGrowth*c.Rows)
@@ -139,7 +139,7 @@ func (c *candidate) widen(now Time) bool {
 }
 
 // found adapts the rate of trials or probes to the result of one that has ended.
-func (s *Scheduler) found(p *partition, now Time) {
+func (s *Scheduler) found(p *executor, now Time) {
 	m := s.model(p.batch.Model)
 	what := p.experiment
 	p.experiment = experimentNone

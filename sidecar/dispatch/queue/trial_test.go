@@ -25,7 +25,7 @@ func TestWhatBeliefCondemnsIsTried(t *testing.T) {
 		for _, drop := range []string{"reserve", "thrift", "window", "prefix"} {
 			f := trials(t)
 			m := f.model("adaptive", drop, late, queue.Linear(1, 39, 8))
-			p := f.partition(0, 0, m)
+			p := f.executor(0, 0, m)
 			f.enqueue(0, m, 1)
 			if late == queue.LateServe {
 				f.Complete(6, p) // no other request waits
@@ -46,7 +46,7 @@ func TestWhatBeliefCondemnsIsTried(t *testing.T) {
 func TestTrialsAreBounded(t *testing.T) {
 	f := trials(t)
 	m := f.model("adaptive", "prefix", queue.LateDrop, queue.Linear(1, 39, 8))
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	var started []queue.Time
 	run := func(from, to, took queue.Time) {
 		started = nil
@@ -73,7 +73,7 @@ func TestTrialsAreBounded(t *testing.T) {
 func TestOverloadIsNoReasonForTrials(t *testing.T) {
 	f := trials(t)
 	m := f.model("adaptive", "prefix", queue.LateDrop, linear)
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	for now := queue.Time(0); now < 1000; now++ {
 		f.enqueue(now, m, 5)
 		if b := f.last(); now == b.Finish {
@@ -88,7 +88,7 @@ func TestOverloadIsNoReasonForTrials(t *testing.T) {
 func TestOthersThatAreServedAreEvidenceEnough(t *testing.T) {
 	f := trials(t)
 	m := f.model("adaptive", "prefix", queue.LateDrop, linear)
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	for now := queue.Time(0); now < 1000; now += 20 {
 		f.enqueue(now, m, 1)
 		f.Enqueue(now, m, &queue.Request{Arrival: now, Deadline: now + 3})
@@ -98,13 +98,13 @@ func TestOthersThatAreServedAreEvidenceEnough(t *testing.T) {
 	require.Zero(t, f.Stats().Trials)
 }
 
-// Where another model always waits for the only partition, a trial takes its turn, and a
+// Where another model always waits for the only executor, a trial takes its turn, and a
 // thirty-second of the time at most.
 func TestTrialsTakeASmallShareFromOthers(t *testing.T) {
 	f := trials(t)
 	condemned := f.model("adaptive", "prefix", queue.LateDrop, queue.Linear(1, 39, 8))
 	busy := f.model("eager", "none", queue.LateServe)
-	p := f.partition(0, 0, condemned, busy)
+	p := f.executor(0, 0, condemned, busy)
 	ends, tried := queue.Time(10), queue.Time(0)
 	f.enqueue(0, busy, 20)
 	for now := queue.Time(0); now < 20_000; now++ {
@@ -124,11 +124,11 @@ func TestTrialsTakeASmallShareFromOthers(t *testing.T) {
 	require.LessOrEqual(t, tried, queue.Time(20_000/32+40))
 }
 
-// A trial that waits for a partition survives a new profile, and one that is cancelled makes room for another.
+// A trial that waits for an executor survives a new profile, and one that is cancelled makes room for another.
 func TestTrialsThatWait(t *testing.T) {
 	f := trials(t)
 	m := f.model("adaptive", "prefix", queue.LateDrop, queue.Linear(1, 39, 8))
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	require.NoError(t, f.SetUp(0, p, false))
 	f.enqueue(0, m, 1)
 	first := f.enqueue(100, m, 2)
@@ -171,7 +171,7 @@ func TestSizesBelievedTooSlowAreProbed(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFixture(t)
 			m := probing(f)
-			p := f.partition(0, 0, m)
+			p := f.executor(0, 0, m)
 			rows := 0
 			var now queue.Time
 			for f.enqueue(0, m, 1); len(f.batches) < 1600; f.Complete(now, p) {
@@ -195,7 +195,7 @@ func TestSizesBelievedTooSlowAreProbed(t *testing.T) {
 func TestTwoSizesAreExecutedWithoutAProfile(t *testing.T) {
 	f := trials(t)
 	m := f.model("adaptive", "reserve", queue.LateServe)
-	p := f.partition(0, 0, m)
+	p := f.executor(0, 0, m)
 	sizes := map[int]int{}
 	f.enqueue(0, m, 17)
 	for now := queue.Time(10); now < 10_000; now += 10 {

@@ -5,7 +5,7 @@ package queue
 
 // inTurn returns the candidate of the next model, in the order of the models,
 // that has one for p: those that have none are skipped.
-func (g *cohort) inTurn(p *partition) *candidate {
+func (g *cohort) inTurn(p *executor) *candidate {
 	n := len(g.cycle)
 	allowed := func(l *lane) bool { return l.allows(p) }
 	for k := 1; k <= n; k++ {
@@ -28,7 +28,7 @@ func (g *cohort) inTurn(p *partition) *candidate {
 }
 
 // took notes that a model has had its turn on p.
-func (g *cohort) took(p *partition, m *model) {
+func (g *cohort) took(p *executor, m *model) {
 	for i, o := range g.cycle {
 		if o == m {
 			p.turn = i

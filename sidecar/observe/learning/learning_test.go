@@ -89,7 +89,7 @@ func (l load) run(t testing.TB) *plant {
 	p.recorder, err = observe.New(nil)
 	require.NoError(t, err)
 	p.sched = queue.New(p, queue.Options{Trial: 5e8})
-	spec := queue.PartitionSpec{}
+	spec := queue.ExecutorSpec{}
 	for i := range l.models {
 		p.recorder.SetModel(modelName(i), "r", plantMost, l.declared)
 		p.recorder.DeclareOn(modelName(i), plantGPU)
@@ -110,7 +110,7 @@ func (l load) run(t testing.TB) *plant {
 	p.sched.Reconfigure(0, func() {
 		for rank := range int32(l.partitions) {
 			spec.Rank = rank
-			p.sched.AddPartition(0, spec)
+			p.sched.AddExecutor(0, spec)
 		}
 	})
 	p.push()
@@ -174,7 +174,7 @@ func (p *plant) complete() {
 	for _, r := range c.requests {
 		p.count(r, p.now <= r.Arrival+queue.Time(p.slo))
 	}
-	p.sched.Complete(p.now, c.batch.Partition)
+	p.sched.Complete(p.now, c.batch.Executor)
 }
 
 func (p *plant) Drop(r *queue.Request, _ queue.DropReason) { p.count(r, false) }

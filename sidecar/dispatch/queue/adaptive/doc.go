@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package adaptive is Conch's own dispatch discipline: deferred batching that starts
-// earlier by as much as that is worth, never takes the partitions that tighter models
+// earlier by as much as that is worth, never takes the executors that tighter models
 // need, and gives up requests only for batches that the load asks for.
 //
 // It is four pure functions of a Load: StartAt is when a batch may start although a

@@ -10,18 +10,18 @@ import "math"
 // drop policy `reserve`.
 //
 // No request is given up for a batch that is larger than the load asks for: reserve
-// holds on to the smallest b with which the partitions carry the present load,
+// holds on to the smallest b with which the executors carry the present load,
 // l(b)/b <= l(b*)/b* / load, b* being the largest within reach. That is one
-// row where partitions are plenty, and b* where more is asked for than can be
-// done, or where there is a single partition: a small batch then makes the next
+// row where executors are plenty, and b* where more is asked for than can be
+// done, or where there is a single executor: a small batch then makes the next
 // ones wait, and these are as small.
 //
-// b* leaves no time for a partition that becomes free late, or for requests that
-// come late: l(b*) + b*/rate is the SLO. So a model that has n partitions to
+// b* leaves no time for an executor that becomes free late, or for requests that
+// come late: l(b*) + b*/rate is the SLO. So a model that has n executors to
 // itself, to stagger its batches on, holds on to no more than what leaves time
 // to gather it n times, and 1 + min(Gathers, g^2) times at the most, g being the part
 // of l(1) that a row saves which joins: where company saves little, time does
-// not buy much. From Plenty partitions on it is less, as one of many is soon free:
+// not buy much. From Plenty executors on it is less, as one of many is soon free:
 // Plenty/n of what exceeds one.
 //
 // Far past the peak, requests are given up in any case. Then reserve gives up the
@@ -37,7 +37,7 @@ func (p *Params) Hold(l *Load, load float64) (rows int, edge Time) {
 	if l.Pool.Usable > 1 {
 		b = m.Table.Nearly(m.Reach, p.spared(load))
 	}
-	need := max(1, m.Need/max(1, load)) // its share of the partitions, if the load is above 1
+	need := max(1, m.Need/max(1, load)) // its share of the executors, if the load is above 1
 	gap := min(1+p.spareGathers(l, need), need) / m.Rate * 1e9
 	for b > 1 && float64(m.Table.At(b))+float64(b)*gap > float64(m.SLO) {
 		b--
@@ -48,7 +48,7 @@ func (p *Params) Hold(l *Load, load float64) (rows int, edge Time) {
 }
 
 // spared is by how much less efficient than b* a batch may be that is held on to. While
-// the partitions can carry the load, what the last rows of a batch save is not worth the
+// the executors can carry the load, what the last rows of a batch save is not worth the
 // requests that would be given up for them. They can carry somewhat more than 1: see
 // Params.Overload.
 func (p *Params) spared(load float64) float64 {

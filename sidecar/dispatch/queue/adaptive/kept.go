@@ -11,16 +11,16 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/latency"
 )
 
-// Kept is how many partitions a batch must leave to the models that cannot wait
+// Kept is how many executors a batch must leave to the models that cannot wait
 // until it ends (trunk reservation). It is renewed when the needs of the models
 // have changed, so that a decision takes one comparison per running batch.
 type Kept struct {
 	models []claim // those of the least slack first
 	// hard[k] is the least slack of a model that k running batches and one more would
-	// leave fewer partitions than it needs with those that are as tight; soft[k] that
-	// of one whose blockers need no more than k partitions.
+	// leave fewer executors than it needs with those that are as tight; soft[k] that
+	// of one whose blockers need no more than k executors.
 	hard, soft []Time
-	// keeps is true if partitions are kept for some model; tight is the least slack of one.
+	// keeps is true if executors are kept for some model; tight is the least slack of one.
 	keeps bool
 	tight Time
 	// longest is the longest time that a request of some model may take, and not more
@@ -45,7 +45,7 @@ type claim struct {
 const enough = .01
 
 // Claim enters a model that can wait so long and for which so many times the
-// partitions that it needs are to be kept, if more than this part of its requests would
+// executors that it needs are to be kept, if more than this part of its requests would
 // be late otherwise. Its share stays where it is.
 func (k *Kept) Claim(slack Time, share *Share, times, chance float64) {
 	if times == 0 {
@@ -71,7 +71,7 @@ func (k *Kept) Release(share *Share) {
 func (k *Kept) Moved(by float64) { k.moved += math.Abs(by) }
 
 // Renew brings Kept up to date with the needs of the models, whose sum is given, and
-// the number of usable partitions.
+// the number of usable executors.
 func (k *Kept) Renew(need float64, usable int) {
 	if len(k.models) == 0 {
 		k.keeps = false
@@ -128,7 +128,7 @@ func (k *Kept) Renew(need float64, usable int) {
 	}
 }
 
-// tightest is the least slack of a model that partitions are kept for; Never if there is none.
+// tightest is the least slack of a model that executors are kept for; Never if there is none.
 func (k *Kept) tightest() Time {
 	if !k.keeps {
 		return latency.Never
@@ -140,7 +140,7 @@ func (k *Kept) tightest() Time {
 type others struct {
 	// flow is in rows per second. In alone, slack and burst each model is weighted by its flow.
 	flow, alone, slack, burst float64
-	// need is in partitions. In long each model is weighted by its need.
+	// need is in executors. In long each model is weighted by its need.
 	need, long float64
 	// turns is the time of one batch of each model, one after another.
 	turns float64
@@ -159,24 +159,24 @@ func (o *others) add(s *Share, slack Time) {
 	}
 }
 
-// late is the part of these models' requests that is late where so many partitions are left to them, which they keep busy to the extent of a load.
-func (o *others) late(partitions int, load float64) float64 {
-	if o.flow <= 0 || o.alone <= 0 || o.turns*o.flow <= float64(partitions)*o.slack {
+// late is the part of these models' requests that is late where so many executors are left to them, which they keep busy to the extent of a load.
+func (o *others) late(executors int, load float64) float64 {
+	if o.flow <= 0 || o.alone <= 0 || o.turns*o.flow <= float64(executors)*o.slack {
 		return 0
 	}
-	return longWait(float64(partitions), load, o.slack/o.alone*o.flow/o.burst)
+	return longWait(float64(executors), load, o.slack/o.alone*o.flow/o.burst)
 }
 
-// delay is the part of the claim's requests that is late where these models may use all partitions.
-func (o *others) delay(c *claim, partitions, load float64) float64 {
+// delay is the part of the claim's requests that is late where these models may use all executors.
+func (o *others) delay(c *claim, executors, load float64) float64 {
 	if o.flow <= 0 || o.long <= 0 {
 		return 1 // their load is not known
 	}
-	inTime := min(partitions, max(1, c.share.Partitions))
-	return longWait(inTime, load*inTime/partitions, float64(c.slack)*o.need/o.long*o.flow/o.burst)
+	inTime := min(executors, max(1, c.share.Executors))
+	return longWait(inTime, load*inTime/executors, float64(c.slack)*o.need/o.long*o.flow/o.burst)
 }
 
-// longWait is about the part of arrivals that wait longer than some patience, in executions, where n partitions execute a load, which is in partitions:
+// longWait is about the part of arrivals that wait longer than some patience, in executions, where n executors execute a load, which is in executors:
 // the probability of waiting at all is Sakasegawa's for M/M/n (1977), and the wait then exponential as it is for executions of constant length.
 func longWait(n, load, patience float64) float64 {
 	busy := max(0, load) / n

@@ -13,7 +13,7 @@ type (
 )
 
 // Load is the input of a decision: a batch that could start, the load of its model,
-// and the state of the pool of partitions that the batch competes for.
+// and the state of the pool of executors that the batch competes for.
 type Load struct {
 	Batch
 	Model *Model
@@ -39,20 +39,20 @@ type Batch struct {
 	Latest Time
 }
 
-// Model is the load of a model on the partitions of one profile class, as of the
+// Model is the load of a model on the executors of one profile class, as of the
 // last renewal of the rates.
 type Model struct {
 	// Table is l(b), nil without a usable profile; MaxBatch the limit of rows.
 	Table    Table
 	MaxBatch int
 	SLO      Time
-	// Slack is how long a lone request of the model can wait for a partition: its
+	// Slack is how long a lone request of the model can wait for an executor: its
 	// SLO less l of the rows that requests usually have.
 	Slack Time
 	// Usual is how many rows requests have on average, one at least; Alone is l of these.
 	Usual int
 	Alone Time
-	// Capacity is how many rows a partition executes within one SLO at most; zero
+	// Capacity is how many rows an executor executes within one SLO at most; zero
 	// without an SLO.
 	Capacity int
 	// Known is true once the rate is known. Rate is in rows per second.
@@ -61,12 +61,12 @@ type Model struct {
 	// Dispersion is the variance of the model's rows that arrive within one SLO
 	// over their mean: 1 for Poisson arrivals, more where they come in bursts.
 	Dispersion float64
-	// Partitions counts those that serve the model and are up.
-	Partitions int
+	// Executors counts those that serve the model and are up.
+	Executors int
 	// Reach is the largest batch that can be gathered at the rate and then run
 	// within the SLO: l(b) + b/rate <= SLO.
 	Reach int
-	// Need is how many partitions the model keeps busy with batches of that reach
+	// Need is how many executors the model keeps busy with batches of that reach
 	// (Symphony's n), zero while the rate is not known.
 	Need float64
 	// Saved is the part of l(1) that a row saves which joins a batch: 1 less what a
@@ -87,9 +87,9 @@ type Share struct {
 	// the time of a single row: 1 for Poisson arrivals, and where a row that joins a batch
 	// costs nothing; Dispersion for a model that cannot batch.
 	Burst float64
-	// Partitions is how many partitions can serve a request that has just come in time; one on
+	// Executors is how many executors can serve a request that has just come in time; one on
 	// which the slack is shorter counts as that part of one.
-	Partitions float64
+	Executors float64
 }
 
 // Burst is Share.Burst of a model with that latency, which takes so many rows a batch, on one class.
@@ -99,28 +99,28 @@ func Burst(table latency.Table, maxBatch int, dispersion float64) float64 {
 	return rows / float64(b) * float64(table.At(b)) / float64(table.At(1))
 }
 
-// Pool is the load of all models that share partitions, and the batches that run on
+// Pool is the load of all models that share executors, and the batches that run on
 // these.
 type Pool struct {
-	// Free counts the idle partitions, Usable those that are idle or busy.
+	// Free counts the idle executors, Usable those that are idle or busy.
 	Free, Usable int
 	// Need is the sum of the models' Need, and Crowd the part of it of models that
-	// need less than one partition each.
+	// need less than one executor each.
 	Need, Crowd float64
 	// Flow is the sum of the models' rates in rows per second, and Urgency the sum of
 	// their rates over their SLOs.
 	Flow, Urgency float64
-	// Running is the work of the batches that run on the partitions.
+	// Running is the work of the batches that run on the executors.
 	Running Running
-	// Kept is how many partitions batches must leave to models that could not wait
+	// Kept is how many executors batches must leave to models that could not wait
 	// for them.
 	Kept Kept
 }
 
-// Load is how many partitions the models need, per partition that there is.
+// Load is how many executors the models need, per executor that there is.
 func (p *Pool) Load() float64 { return p.Need / float64(max(1, p.Usable)) }
 
-// Around is the mean SLO of the requests that share the partitions, the harmonic
+// Around is the mean SLO of the requests that share the executors, the harmonic
 // one, without the models of less slack than that; zero while no rate is known.
 func (p *Pool) Around(slack Time) Time {
 	flow, urgency := p.Kept.below(slack)

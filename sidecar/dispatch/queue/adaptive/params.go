@@ -5,7 +5,7 @@ package adaptive
 
 // Params are all constants of the rules. A field of zero turns its rule off.
 type Params struct {
-	// Idle: the load is low while more than this share of the partitions is free.
+	// Idle: the load is low while more than this share of the executors is free.
 	Idle float64
 
 	// When a batch starts: StartAt.
@@ -14,13 +14,13 @@ type Params struct {
 	// before it would be late, at least: where a further row takes next to no time, an
 	// execution that takes a little longer than predicted would make all of it late.
 	Margin float64
-	// Stagger is the share of a batch that evenly staggered partitions have left.
+	// Stagger is the share of a batch that evenly staggered executors have left.
 	Stagger float64
-	// Light is the number of partitions below which a model does not stagger.
+	// Light is the number of executors below which a model does not stagger.
 	Light float64
 	// WorthSlack is the part of the slack that may be spent on batches which start
 	// before they are as large as they could be, WorthMost the most of it: with
-	// partitions to spare, small batches would keep all of them awake.
+	// executors to spare, small batches would keep all of them awake.
 	WorthSlack, WorthMost float64
 	// Crowd is how much earlier, in l(reach), a batch starts among models none of
 	// which waits.
@@ -31,7 +31,7 @@ type Params struct {
 	// Quiet is how many l(1) must pass without an arrival, if company saves a row all
 	// of it, where the dispersion is above Bursty.
 	Bursty, Quiet float64
-	// Scarce is the number of partitions below which it takes long until one is free.
+	// Scarce is the number of executors below which it takes long until one is free.
 	Scarce float64
 
 	// How many rows a batch has at most: MaxRows.
@@ -49,13 +49,13 @@ type Params struct {
 
 	// Which batches may start at all: Unblocked.
 
-	// Keep is how many partitions are kept for each that tighter models need.
+	// Keep is how many executors are kept for each that tighter models need.
 	Keep float64
 	// Chance is the part of its requests that a model must lose without them, so that any
 	// are kept.
 	Chance float64
 	// Lift is how many times its mean burst a model must be able to execute within its SLO on
-	// all partitions but one, so that it is held back.
+	// all executors but one, so that it is held back.
 	Lift float64
 	// Calm is the load below which batches that are in the way start early only as far
 	// as their models need it.
@@ -64,9 +64,9 @@ type Params struct {
 	// What requests are given up for: Hold.
 
 	// Gathers is how many of its own gathering times a batch leaves room for beside
-	// the first, at most, where the model keeps few partitions busy.
+	// the first, at most, where the model keeps few executors busy.
 	Gathers float64
-	// Plenty is the number of partitions from which on it leaves less room, as one of
+	// Plenty is the number of executors from which on it leaves less room, as one of
 	// many is soon free.
 	Plenty float64
 	// Thrift is by how much less efficient than the best a batch may be, that is held on
@@ -75,7 +75,7 @@ type Params struct {
 	// Overload is the load from which on no batch starts only just in time. What models
 	// need is reckoned with batches that are gathered at their rates; those that
 	// wait for their turn grow larger, so that somewhat more than there seem to be
-	// partitions for can still be served.
+	// executors for can still be served.
 	Overload float64
 	// Edge is the part of its time by which a batch may then end late and still be in
 	// time.

@@ -36,7 +36,7 @@ type scene struct {
 func model(row, fixed, slo latency.Time, reach int, rate, need float64) *adaptive.Model {
 	t := latency.Linear(row*us, fixed*us, 64)
 	return &adaptive.Model{
-		Table: t, MaxBatch: 64, SLO: slo * us, Slack: slo*us - t.At(1), Usual: 1, Alone: t.At(1), Capacity: int(64 * slo * us / t.At(64)), Known: rate > 0, Rate: rate, Dispersion: 1, Partitions: 8,
+		Table: t, MaxBatch: 64, SLO: slo * us, Slack: slo*us - t.At(1), Usual: 1, Alone: t.At(1), Capacity: int(64 * slo * us / t.At(64)), Known: rate > 0, Rate: rate, Dispersion: 1, Executors: 8,
 		Reach: reach, Need: need, Saved: 1 - float64(row)/float64(row+fixed), Worth: 64,
 	}
 }
@@ -58,7 +58,7 @@ func scenes() []scene {
 	}
 	staggered, bursty := resnet(), with(resnet(), func(m *adaptive.Model) { m.Dispersion = 5 })
 	burst := with(model(100, 20000, 60000, 12, 500, 1), func(m *adaptive.Model) { m.Dispersion = 3 })
-	alone := with(model(1053, 5072, 25000, 8, 900, 1.2), func(m *adaptive.Model) { m.Partitions = 2 })
+	alone := with(model(1053, 5072, 25000, 8, 900, 1.2), func(m *adaptive.Model) { m.Executors = 2 })
 	bursts := with(model(1053, 5072, 60000, 12, 900, 3), func(m *adaptive.Model) { m.Dispersion = 60 })
 	flat := model(1, 12000, 40000, 8, 900, 3)
 	weak := with(model(7353, 222, 59000, 4, 900, 6), func(m *adaptive.Model) { m.Dispersion = 2.5 })
@@ -75,7 +75,7 @@ func scenes() []scene {
 		{name: "in a burst on two", load: adaptive.Load{Batch: batch(burst, 6, 49000, 50000), Model: burst, Pool: free(1, 2, 1.9)}},
 		{name: "light", load: adaptive.Load{Batch: batch(alone, 2, 49000, 50000), Model: alone, Pool: busy(7.5, 0)}},
 		{name: "nearly idle", load: adaptive.Load{Batch: batch(alone, 2, 49000, 50000), Model: alone, Pool: free(3, 8, 2.5)}},
-		{name: "spare partitions", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: staggered, Pool: busy(5.5, 0)}},
+		{name: "spare executors", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: staggered, Pool: busy(5.5, 0)}},
 		{name: "a little to spare", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: staggered, Pool: busy(7.2, 0)}},
 		{name: "rows nearly free", load: adaptive.Load{Batch: batch(flat, 2, 49000, 50000), Model: flat, Pool: busy(7.5, 0)}},
 		{name: "rows gain little", load: adaptive.Load{Batch: batch(weak, 2, 49000, 50000), Model: weak, Pool: busy(7, 0)}},
@@ -108,7 +108,7 @@ func decisions(p adaptive.Params) string {
 		}
 		for i := range s.tighter {
 			slack := latency.Time(s.tighter[i][0]) * 1000 * us
-			l.Pool.Kept.Claim(slack, &adaptive.Share{Need: s.tighter[i][1], Flow: 2000, Urgency: 2000 / 15e6, Alone: slack / 2, Long: slack, Burst: 1, Partitions: 8}, p.Keep, p.Chance)
+			l.Pool.Kept.Claim(slack, &adaptive.Share{Need: s.tighter[i][1], Flow: 2000, Urgency: 2000 / 15e6, Alone: slack / 2, Long: slack, Burst: 1, Executors: 8}, p.Keep, p.Chance)
 		}
 		l.Pool.Kept.Renew(l.Pool.Need, l.Pool.Usable)
 		l.Model.Worth = p.Worth(&l)

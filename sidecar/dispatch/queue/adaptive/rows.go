@@ -9,14 +9,14 @@ import "math"
 //
 //	l(b)/b x (1 + k l(b)/T), k = min(MostInTheWay, InTheWay dispersion^(3/4) / load^2)
 //
-// with T the mean SLO of the requests that share the partitions. A batch takes a
-// partition from others for l(b), which cannot be undone. Where rows gain little
+// with T the mean SLO of the requests that share the executors. A batch takes an
+// executor from others for l(b), which cannot be undone. Where rows gain little
 // by company, many small batches cost next to nothing, and a more urgent batch can
 // start in between. That is worth the more, the burstier arrivals are and the more
-// time of the partitions is to spare.
+// time of the executors is to spare.
 //
 // T leaves out the models that the batch's model blocks severely: see shielded.
-// Partitions are kept from it for these, and small batches would not help them, as a
+// Executors are kept from it for these, and small batches would not help them, as a
 // single request takes too long already. Only batches of whole requests count, of the
 // rows that requests have on average.
 //
@@ -26,7 +26,7 @@ func (p *Params) MaxRows(l *Load) int {
 	m := l.Model
 	around := float64(l.Pool.Around(p.shielded(m)))
 	if p.InTheWay == 0 || p.MostInTheWay == 0 || m.Rate == 0 || around == 0 {
-		return m.MaxBatch // in the latter cases the models that share the partitions are not known
+		return m.MaxBatch // in the latter cases the models that share the executors are not known
 	}
 	load := l.Pool.Load()
 	weight := min(p.MostInTheWay, p.InTheWay*math.Pow(m.Dispersion, .75)/max(load*load, .01))

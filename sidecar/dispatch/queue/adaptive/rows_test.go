@@ -12,26 +12,26 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/latency"
 )
 
-// demand is a model of up to 64 rows, and what it shares the partitions with.
+// demand is a model of up to 64 rows, and what it shares the executors with.
 type demand struct {
 	Table      latency.Table
 	SLO        latency.Time
 	Dispersion float64
 	Load       float64
 	Around     latency.Time
-	Partitions int
+	Executors  int
 	Rate       float64
 }
 
 func (d demand) load() *adaptive.Load {
 	return &adaptive.Load{
-		Model: &adaptive.Model{Table: d.Table, MaxBatch: 64, SLO: d.SLO, Known: d.Rate > 0, Rate: d.Rate, Dispersion: d.Dispersion, Partitions: d.Partitions},
-		Pool:  &adaptive.Pool{Usable: d.Partitions, Need: d.Load * float64(d.Partitions), Flow: float64(d.Around), Urgency: 1},
+		Model: &adaptive.Model{Table: d.Table, MaxBatch: 64, SLO: d.SLO, Known: d.Rate > 0, Rate: d.Rate, Dispersion: d.Dispersion, Executors: d.Executors},
+		Pool:  &adaptive.Pool{Usable: d.Executors, Need: d.Load * float64(d.Executors), Flow: float64(d.Around), Urgency: 1},
 	}
 }
 
 // TestMaxRows checks how many rows a batch has at most, of 64, on 8
-// partitions that are shared with requests whose SLO is 40 ms on average.
+// executors that are shared with requests whose SLO is 40 ms on average.
 func TestMaxRows(t *testing.T) {
 	const ms = 1e6
 	strong := latency.Linear(1*ms, 15*ms, 64) // 15 of 16 ms saved by company
@@ -55,8 +55,8 @@ func TestMaxRows(t *testing.T) {
 		{"others who have time", demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9, Around: 4000 * ms}, 7},
 	} {
 		c.d.Rate = 100
-		if c.d.Partitions == 0 {
-			c.d.Partitions = 8
+		if c.d.Executors == 0 {
+			c.d.Executors = 8
 		}
 		if c.d.Around == 0 {
 			c.d.Around = 40 * ms

@@ -36,7 +36,7 @@ func (p *Params) patience(l *Load) Time {
 // hurry is StartAt without regard to bursts.
 func (p *Params) hurry(now Time, l *Load) Time {
 	if p.lowLoad(l) {
-		return p.openPartition(now, l)
+		return p.openExecutor(now, l)
 	}
 	if l.Pool.Usable == 1 || p.worthIt(l) || p.light(l) {
 		return now
@@ -57,7 +57,7 @@ func (p *Params) hurry(now Time, l *Load) Time {
 }
 
 // lowLoad reports that there is no queue to shorten: more than the share Idle of the
-// partitions is free, or, unless requests come in bursts, the models need so few that
+// executors is free, or, unless requests come in bursts, the models need so few that
 // by chance they do not take them all: with Idle at 1/2, s + 2 sqrt(s) + 1 < N, s
 // being what all models keep busy.
 func (p *Params) lowLoad(l *Load) bool {
@@ -66,11 +66,11 @@ func (p *Params) lowLoad(l *Load) bool {
 	return float64(l.Pool.Free) > p.Idle*usable || calm && need+2*math.Sqrt(need)+1 < 2*(1-p.Idle)*usable
 }
 
-// openPartition starts a batch under low load while fewer partitions are busy than
+// openExecutor starts a batch under low load while fewer executors are busy than
 // the load needs, and one at least; else it waits as under deferred. So a lone
 // request does not wait for others to join, and the load still takes about as few
-// partitions as it can (Symphony, section 3.5).
-func (p *Params) openPartition(now Time, l *Load) Time {
+// executors as it can (Symphony, section 3.5).
+func (p *Params) openExecutor(now Time, l *Load) Time {
 	if float64(l.Pool.Usable-l.Pool.Free) < max(1, l.Pool.Need) || p.prompt(l) {
 		return now
 	}
@@ -78,8 +78,8 @@ func (p *Params) openPartition(now Time, l *Load) Time {
 }
 
 // prompt reports whether a single request of some other model takes longer than this model
-// can wait. A batch that waits then for others to join, or so that a partition may stay
-// idle, may find all partitions taken.
+// can wait. A batch that waits then for others to join, or so that an executor may stay
+// idle, may find all executors taken.
 func (p *Params) prompt(l *Load) bool {
 	return p.Keep > 0 && l.Model.Slack < l.Pool.Kept.longest
 }
@@ -90,7 +90,7 @@ func (p *Params) worthIt(l *Load) bool {
 }
 
 // Worth is the smallest batch that runs nearly as efficiently as the largest within
-// reach, the more partitions there are to spare the less nearly. While the reach is
+// reach, the more executors there are to spare the less nearly. While the reach is
 // a guess there is no reason to stop waiting.
 func (p *Params) Worth(l *Load) int {
 	m := l.Model
@@ -101,17 +101,17 @@ func (p *Params) Worth(l *Load) int {
 }
 
 // light reports that the model has little to stagger: staggering is between its own
-// batches. A model with less than about one partition to itself competes with the
-// others for every partition that becomes free; its batches grow while it waits for
+// batches. A model with less than about one executor to itself competes with the
+// others for every executor that becomes free; its batches grow while it waits for
 // its turn, and if it waited on purpose, its turn would come too late. Where the
-// models ask for more partitions than there are, each counts with its share.
+// models ask for more executors than there are, each counts with its share.
 func (p *Params) light(l *Load) bool {
 	need := l.Model.Need * min(1, float64(l.Pool.Usable)/l.Pool.Need)
 	return need > 0 && need < p.Light
 }
 
-// crowd is the share of the load that is of models which keep less than one partition
-// busy. They do not wait, so that partitions are taken whenever they are free, and
+// crowd is the share of the load that is of models which keep less than one executor
+// busy. They do not wait, so that executors are taken whenever they are free, and
 // a batch that waits until the last moment finds none.
 func (p *Params) crowd(l *Load) float64 {
 	if l.Pool.Need == 0 {
@@ -127,8 +127,8 @@ func (p *Params) haste(l *Load) float64 { return p.Haste * max(0, l.Model.Disper
 func (p *Params) comesInBursts(l *Load) bool { return l.Model.Dispersion > p.Bursty }
 
 // silence is how long no request must have come before a batch of a burst starts early:
-// more requests follow the first of a burst, which must not take a partition from them.
-// The fewer than Scarce partitions there are, the longer it takes until another is free.
+// more requests follow the first of a burst, which must not take an executor from them.
+// The fewer than Scarce executors there are, the longer it takes until another is free.
 func (p *Params) silence(l *Load) Time {
 	m, scarce := l.Model, 1.0
 	if p.Scarce > 0 {
@@ -141,7 +141,7 @@ func (p *Params) silence(l *Load) Time {
 // that could not wait until it ends; now or earlier means at once.
 //
 // A batch blocks a model whose slack is less than the time that the batch has left.
-// As many batches as leave the partitions that the model needs may do so at a time,
+// As many batches as leave the executors that the model needs may do so at a time,
 // and one in any case. Only a model with less slack than the batch's own counts:
 // equal models do not wait for one another.
 //
@@ -173,7 +173,7 @@ func (p *Params) Unblocked(now Time, l *Load) Time {
 }
 
 // inTurns is when a batch must start so that all that wait can be served by the deadline,
-// on as many partitions as the batch may hold, even if it finds these taken for as long
+// on as many executors as the batch may hold, even if it finds these taken for as long
 // as such batches take in turns.
 func (p *Params) inTurns(l *Load, slacks []Time, bound Time) Time {
 	held := 1
@@ -188,8 +188,8 @@ func (p *Params) Blocks(l *Load) bool {
 	return p.Keep > 0 && min(l.Model.Table.At(l.Rows), l.Model.Slack) > l.Pool.Kept.tightest()
 }
 
-// lifted reports whether the model's bursts are more than all partitions but one could
-// execute within its SLO. Then no partition is kept from it: most of a burst would be
+// lifted reports whether the model's bursts are more than all executors but one could
+// execute within its SLO. Then no executor is kept from it: most of a burst would be
 // lost for the sake of few requests of other models.
 func (p *Params) lifted(l *Load) bool {
 	m := l.Model

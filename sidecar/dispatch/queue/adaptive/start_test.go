@@ -13,7 +13,7 @@ import (
 )
 
 // situation is, at 5,000, a batch of 3 rows that would start at 10,000 under deferred, on
-// 8 partitions, 1 of which is free, with l(reach) = 2,000; what is left zero is as
+// 8 executors, 1 of which is free, with l(reach) = 2,000; what is left zero is as
 // unremarkable as can be.
 type situation struct {
 	need, allNeed, crowd float64
@@ -65,10 +65,10 @@ func TestStartAt(t *testing.T) {
 		want latency.Time
 	}{
 		{"evenly staggered: as deferred, but what runs goes on while it waits", situation{need: 8, allNeed: 8, ends: half(8)}, 7501},
-		{"partitions are ahead by a quarter of a batch", situation{need: 8, allNeed: 8, ends: half(4)}, 8001},
+		{"executors are ahead by a quarter of a batch", situation{need: 8, allNeed: 8, ends: half(4)}, 8001},
 		{"nothing runs", situation{need: 8, allNeed: 8}, 9001},
-		{"partitions are behind: the exec comes first", situation{need: 8, allNeed: 8, ends: []latency.Time{15000, 15000, 15000, 15000}}, 11000},
-		{"a model without two partitions to itself", situation{need: 1, allNeed: 8, ends: half(8)}, 5000},
+		{"executors are behind: the exec comes first", situation{need: 8, allNeed: 8, ends: []latency.Time{15000, 15000, 15000, 15000}}, 11000},
+		{"a model without two executors to itself", situation{need: 1, allNeed: 8, ends: half(8)}, 5000},
 		{"nor with its share of them", situation{need: 2, allNeed: 16, ends: half(8)}, 5000},
 		{"just enough to stagger", situation{need: 1.5, allNeed: 8}, 9001},
 		{"half of the load does not wait", situation{need: 4, allNeed: 8, crowd: 4}, 8001},
@@ -76,14 +76,14 @@ func TestStartAt(t *testing.T) {
 		{"in short ones", situation{need: 8, allNeed: 8, dispersion: 3}, 9001},
 		{"a burst that goes on", situation{need: 1, allNeed: 8, dispersion: 20, newest: 5000, alone: 10000, saved: 1}, 5540},
 		{"a burst that may be chance", situation{need: 1, allNeed: 8, dispersion: 3, newest: 5000, alone: 10000, saved: 1}, 5200},
-		{"on few partitions it is not taken for chance", situation{need: 1, allNeed: 8, dispersion: 3, newest: 5000, alone: 10000, saved: 1, usable: 2, free: 2}, 5500},
+		{"on few executors it is not taken for chance", situation{need: 1, allNeed: 8, dispersion: 3, newest: 5000, alone: 10000, saved: 1, usable: 2, free: 2}, 5500},
 		{"a burst whose rows gain little by company", situation{need: 1, allNeed: 8, dispersion: 20, newest: 5000, alone: 10000, saved: .5}, 5135},
 		{"a burst that is over", situation{need: 1, allNeed: 8, dispersion: 20, newest: 4000, alone: 10000, saved: 1}, 5000},
 		{"the first of a burst under low load", situation{free: 8, dispersion: 20, newest: 5000, alone: 10000, saved: 1}, 5540},
 		{"its rate is not known yet", situation{allNeed: 8}, 9001},
 		{"large enough", situation{need: 8, allNeed: 8, worth: 3}, 5000},
 		{"nobody to stagger with", situation{need: 8, allNeed: 8, usable: 1}, 5000},
-		{"low load that asks for a fourth partition", situation{need: 3.2, allNeed: 3.2, free: 5}, 5000},
+		{"low load that asks for a fourth executor", situation{need: 3.2, allNeed: 3.2, free: 5}, 5000},
 		{"low load that does not", situation{need: 3, allNeed: 3, free: 5}, latency.Never},
 		{"a lone request", situation{free: 8}, 5000},
 		{"load is never low", situation{need: 3, allNeed: 3, free: 5, idle: 1}, 9001},

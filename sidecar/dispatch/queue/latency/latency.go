@@ -22,7 +22,7 @@ const Never Time = math.MaxInt64
 func (t Time) Duration() time.Duration { return time.Duration(t) }
 
 // Table is a latency profile: Table[b] is l(b), the time that a batch of b rows
-// takes on a partition, everything included that lies between the dispatch and
+// takes on an executor, everything included that lies between the dispatch and
 // the response. Index 0 is unused. It must not decrease in b and must not be
 // modified once it was given to a Scheduler.
 type Table []Time

@@ -43,23 +43,23 @@ func spec(tb testing.TB, r rule, table queue.Table, slo queue.Time) queue.ModelS
 	}
 }
 
-func workload(model queue.ModelSpec, models, partitions int, seconds float64) Workload {
+func workload(model queue.ModelSpec, models, executors int, seconds float64) Workload {
 	return Workload{
-		Models: Copies(model, models), Partitions: Equal(partitions),
+		Models: Copies(model, models), Executors: Equal(executors),
 		Seconds: seconds, Warmup: 1, Seed: 1,
 	}
 }
 
-// table is copies of ResNet50 on equal partitions.
-func table() []struct{ models, partitions int } {
-	return []struct{ models, partitions int }{
+// table is copies of ResNet50 on equal executors.
+func table() []struct{ models, executors int } {
+	return []struct{ models, executors int }{
 		{1, 1}, {1, 8}, {1, 4}, {2, 2}, {4, 4}, {8, 8}, {8, 4}, {20, 8}, {8, 2}, {8, 10}, {8, 12}, {8, 16}, {16, 32},
 	}
 }
 
 // enough is how many seconds make a percent of bad requests a number to trust,
-// and the tests still quick: fewer partitions take fewer requests a second.
-func enough(partitions int) float64 { return max(3, 32/float64(partitions)) }
+// and the tests still quick: fewer executors take fewer requests a second.
+func enough(executors int) float64 { return max(3, 32/float64(executors)) }
 
 // TestPublishedGoodput holds each discipline near what Symphony's own scheduler
 // reaches in virtual time without delays, and eager near what that scheduler
@@ -90,28 +90,28 @@ func TestPublishedGoodput(t *testing.T) {
 // policy that suits it, where deferring is right and where it collapses.
 func TestAdaptiveIsNeverFarFromTheBest(t *testing.T) {
 	for _, c := range table() {
-		if c.models > 8 || c.partitions == 10 || c.partitions == 12 {
+		if c.models > 8 || c.executors == 10 || c.executors == 12 {
 			continue // left to BenchmarkGoodput: too many requests for a quick test
 		}
 		goodput := func(r rule) float64 {
-			return Goodput(workload(resnet50(t, r), c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
+			return Goodput(workload(resnet50(t, r), c.models, c.executors, enough(c.executors)), 400*float64(c.executors))
 		}
 		adaptive := goodput(rule{"adaptive", "reserve"})
 		best := max(goodput(rule{"deferred", "window"}), goodput(rule{"eager", "window"}))
-		t.Logf("%d on %d: adaptive %.0f, best other %.0f", c.models, c.partitions, adaptive, best)
-		require.GreaterOrEqual(t, adaptive, .95*best, "%d models on %d partitions", c.models, c.partitions)
+		t.Logf("%d on %d: adaptive %.0f, best other %.0f", c.models, c.executors, adaptive, best)
+		require.GreaterOrEqual(t, adaptive, .95*best, "%d models on %d executors", c.models, c.executors)
 	}
 }
 
 // TestServingLateCostsLittle: serving requests that were given up costs at most 4% of
 // the goodput.
 func TestServingLateCostsLittle(t *testing.T) {
-	for _, c := range []struct{ models, partitions int }{{1, 1}, {1, 8}, {8, 4}, {4, 4}} {
+	for _, c := range []struct{ models, executors int }{{1, 1}, {1, 8}, {8, 4}, {4, 4}} {
 		model := resnet50(t, rule{"adaptive", "reserve"})
-		dropping := Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
+		dropping := Goodput(workload(model, c.models, c.executors, enough(c.executors)), 400*float64(c.executors))
 		model.Late = queue.LateServe
-		serving := Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), dropping)
-		require.GreaterOrEqual(t, serving, .96*dropping, "%d models on %d partitions", c.models, c.partitions)
+		serving := Goodput(workload(model, c.models, c.executors, enough(c.executors)), dropping)
+		require.GreaterOrEqual(t, serving, .96*dropping, "%d models on %d executors", c.models, c.executors)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestOverloadIsFlat(t *testing.T) {
 
 // TestOverloadKeepsThePeak: at three and ten times the load of full batches,
 // adaptive answers at least .95 of the most that it answers in time at any load,
-// whatever the profile, the SLO, and the numbers of models and partitions.
+// whatever the profile, the SLO, and the numbers of models and executors.
 func TestOverloadKeepsThePeak(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -156,10 +156,10 @@ func TestOverloadKeepsThePeak(t *testing.T) {
 		for table.At(largest) > c.slo {
 			largest--
 		}
-		for _, partitions := range []int{1, 2, 8} {
+		for _, executors := range []int{1, 2, 8} {
 			for _, models := range []int{1, 4} {
-				full := float64(partitions*largest) / table.At(largest).Duration().Seconds()
-				w := workload(spec(t, rule{"adaptive", "reserve"}, table, c.slo), models, partitions, max(5, 12*c.slo.Duration().Seconds()))
+				full := float64(executors*largest) / table.At(largest).Duration().Seconds()
+				w := workload(spec(t, rule{"adaptive", "reserve"}, table, c.slo), models, executors, max(5, 12*c.slo.Duration().Seconds()))
 				w.Warmup = w.Seconds / 4
 				good := func(of float64) float64 {
 					result := runWorkload(w, of*full)
@@ -175,7 +175,7 @@ func TestOverloadKeepsThePeak(t *testing.T) {
 					peak = max(peak, min(good(of), full))
 				}
 				for _, of := range []float64{3, 10} {
-					require.GreaterOrEqual(t, good(of), .95*peak, "%s, %d models on %d partitions, at %g times", c.name, models, partitions, of)
+					require.GreaterOrEqual(t, good(of), .95*peak, "%s, %d models on %d executors, at %g times", c.name, models, executors, of)
 				}
 			}
 		}
@@ -192,14 +192,14 @@ func TestOverloadStaysOffTheEdge(t *testing.T) {
 		slo         queue.Time
 	}{{10 * ms, 20 * ms, 16, 500 * ms}, {1 * ms, 15 * ms, 64, 500 * ms}, {10 * ms, 5 * ms, 16, 1000 * ms}} {
 		table := queue.Linear(c.alpha, c.beta, c.most)
-		for _, partitions := range []int{1, 8} {
-			w := workload(spec(t, rule{"adaptive", "reserve"}, table, c.slo), 1, partitions, 12)
+		for _, executors := range []int{1, 8} {
+			w := workload(spec(t, rule{"adaptive", "reserve"}, table, c.slo), 1, executors, 12)
 			w.Jitter, w.Inflated = .05, 1.05
-			full := float64(partitions*c.most) / table.At(c.most).Duration().Seconds()
+			full := float64(executors*c.most) / table.At(c.most).Duration().Seconds()
 			for _, of := range []float64{3, 10} {
 				result := runWorkload(w, of*full)
 				good := float64(result.Sent[0]-result.Bad[0]) / (w.Seconds - w.Warmup)
-				require.GreaterOrEqual(t, good, full, "%v + %v a row, %d partitions, at %g times", c.beta.Duration(), c.alpha.Duration(), partitions, of)
+				require.GreaterOrEqual(t, good, full, "%v + %v a row, %d executors, at %g times", c.beta.Duration(), c.alpha.Duration(), executors, of)
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func TestStartsWellAtFullLoad(t *testing.T) {
 	require.LessOrEqual(t, start(rule{"adaptive", "reserve"}), start(rule{"deferred", "thrift"})+.005)
 }
 
-// BenchmarkGoodput measures copies of a model on few partitions under rivals with several drop policies; run it with
+// BenchmarkGoodput measures copies of a model on few executors under rivals with several drop policies; run it with
 //
 //	go test -bench Goodput -benchtime 1x ./sidecar/dispatch/queue/queuetest
 func BenchmarkGoodput(b *testing.B) {
@@ -232,8 +232,8 @@ func BenchmarkGoodput(b *testing.B) {
 	}
 	for _, c := range table() {
 		for _, r := range rules {
-			b.Run(fmt.Sprintf("ResNet50/%dx%d/%v", c.models, c.partitions, r), func(b *testing.B) {
-				measure(b, workload(resnet50(b, r), c.models, c.partitions, 60), 400*float64(c.partitions))
+			b.Run(fmt.Sprintf("ResNet50/%dx%d/%v", c.models, c.executors, r), func(b *testing.B) {
+				measure(b, workload(resnet50(b, r), c.models, c.executors, 60), 400*float64(c.executors))
 			})
 		}
 	}

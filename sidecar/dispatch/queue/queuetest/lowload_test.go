@@ -12,10 +12,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// TestLowLoadIsQuickOnFewPartitions: under low load a request does not wait for
-// company, and the load takes few partitions, where eager takes them all and
+// TestLowLoadIsQuickOnFewExecutors: under low load a request does not wait for
+// company, and the load takes few executors, where eager takes them all and
 // deferred the whole SLO.
-func TestLowLoadIsQuickOnFewPartitions(t *testing.T) {
+func TestLowLoadIsQuickOnFewExecutors(t *testing.T) {
 	lone := func(r rule) Result { return runWorkload(workload(resnet50(t, r), 1, 8, 20), 5) }
 	require.Less(t, lone(rule{"adaptive", "reserve"}).MeanLatency, .0075, "l(1) is 6.1 ms")
 	require.Greater(t, lone(rule{"deferred", "window"}).MeanLatency, .022)
@@ -32,7 +32,7 @@ func TestLowLoadIsQuickOnFewPartitions(t *testing.T) {
 	}
 }
 
-// eightOnSixteen are models that have less than one and a half partitions to
+// eightOnSixteen are models that have less than one and a half executors to
 // themselves each. Their peak is taken for 10,000 req/s.
 func eightOnSixteen(tb testing.TB, discipline, idle, drop string) Workload {
 	m := resnet50(tb, rule{discipline, drop})
@@ -45,7 +45,7 @@ func eightOnSixteen(tb testing.TB, discipline, idle, drop string) Workload {
 }
 
 // TestLowLoadOfManyModels: the idle time follows the load of many models too
-// (Symphony, section 3.5: (p-o)/p), on few partitions.
+// (Symphony, section 3.5: (p-o)/p), on few executors.
 func TestLowLoadOfManyModels(t *testing.T) {
 	for _, c := range []struct {
 		idle  string
@@ -71,7 +71,7 @@ func BenchmarkLowLoad(b *testing.B) {
 		}
 		b.ReportMetric(100*(1-result.Busy), "%idle")
 		b.ReportMetric(100*(1-share), "%idle-Symphony")
-		b.ReportMetric(float64(result.Used), "partitions")
+		b.ReportMetric(float64(result.Used), "executors")
 		b.ReportMetric(1000*result.MeanLatency, "ms")
 		b.ReportMetric(100*result.WorstBad(), "%bad")
 		b.ReportMetric(0, "ns/op")

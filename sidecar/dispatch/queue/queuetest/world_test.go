@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queuetest_test measures queue disciplines on virtual time: Poisson
-// or bursty arrivals, partitions that take l(b) for a batch, or nearly.
+// or bursty arrivals, executors that take l(b) for a batch, or nearly.
 //
 // sidecar/sim is the simulator for users, and can do all of this too. It is not
 // used here because it stands above the queue: it brings the snapshot, plans, the
@@ -21,15 +21,15 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// Workload is a set of models on a set of partitions under an open-loop
+// Workload is a set of models on a set of executors under an open-loop
 // Poisson load.
 type Workload struct {
 	Models []queue.ModelSpec
 	// Shares are the models' parts of the rate; nil means equal parts.
 	Shares []float64
-	// Partitions gives the profile class of each partition; every partition
+	// Executors gives the profile class of each executor; every executor
 	// serves every model.
-	Partitions []int32
+	Executors []int32
 	// Seconds is how long requests arrive; the first Warmup of them do not count.
 	Seconds, Warmup float64
 	Seed            uint64
@@ -37,13 +37,13 @@ type Workload struct {
 	// below 1 they come in bursts. Zero means Poisson, which is shape 1.
 	Shape float64
 	// Delay is how long a batch travels, and Jitter the relative standard
-	// deviation of its time on the partition. The tables of Models allow for
-	// both: they are Inflated times the mean time on the partition, plus Delay.
+	// deviation of its time on the executor. The tables of Models allow for
+	// both: they are Inflated times the mean time on the executor, plus Delay.
 	Delay            queue.Time
 	Jitter, Inflated float64
 }
 
-// Equal returns n partitions of profile class 0.
+// Equal returns n executors of profile class 0.
 func Equal(n int) []int32 { return make([]int32, n) }
 
 // Copies returns the same model n times.
@@ -59,10 +59,10 @@ func Copies(spec queue.ModelSpec, n int) []queue.ModelSpec {
 type Result struct {
 	// Sent and Bad count each model's requests; bad ones were late or dropped.
 	Sent, Bad []int
-	// MeanBatch is rows per batch, Busy the busy share of all partitions.
+	// MeanBatch is rows per batch, Busy the busy share of all executors.
 	MeanBatch, Busy float64
 	// MeanLatency is that of all requests that were answered, in seconds, and
-	// Used how many partitions ran anything after the warm-up.
+	// Used how many executors ran anything after the warm-up.
 	MeanLatency float64
 	Used        int
 	Stats       queue.Stats
@@ -85,7 +85,7 @@ func runWorkload(w Workload, rate float64) Result {
 	s := &sim{
 		counted: queue.Time(w.Warmup * 1e9), rng: rng, delay: w.Delay, jitter: w.Jitter, inflated: max(1, w.Inflated),
 		result: Result{Sent: make([]int, len(w.Models)), Bad: make([]int, len(w.Models))},
-		models: make(map[queue.ModelID]int), used: make(map[queue.PartitionID]bool),
+		models: make(map[queue.ModelID]int), used: make(map[queue.ExecutorID]bool),
 	}
 	s.queue = queue.New(s, queue.Options{})
 	ids := make([]queue.ModelID, len(w.Models))
@@ -100,12 +100,12 @@ func runWorkload(w Workload, rate float64) Result {
 		total += share
 	}
 	s.queue.Reconfigure(0, func() {
-		for rank, class := range w.Partitions {
-			spec := queue.PartitionSpec{Rank: int32(rank)}
+		for rank, class := range w.Executors {
+			spec := queue.ExecutorSpec{Rank: int32(rank)}
 			for _, id := range ids {
 				spec.Serves = append(spec.Serves, queue.Service{Model: id, Class: class})
 			}
-			s.queue.AddPartition(0, spec)
+			s.queue.AddExecutor(0, spec)
 		}
 	})
 	end := queue.Time(w.Seconds * 1e9)
@@ -123,7 +123,7 @@ func runWorkload(w Workload, rate float64) Result {
 		s.now = due
 		switch due {
 		case done:
-			id := s.running[0].partition
+			id := s.running[0].executor
 			s.finish()
 			s.queue.Complete(due, id)
 		case arrival:
@@ -147,7 +147,7 @@ func runWorkload(w Workload, rate float64) Result {
 		s.result.MeanLatency = s.latency / float64(s.answered)
 	}
 	s.result.Used = len(s.used)
-	s.result.Busy = float64(s.busy) / float64(s.now) / float64(len(w.Partitions))
+	s.result.Busy = float64(s.busy) / float64(s.now) / float64(len(w.Executors))
 	return s.result
 }
 
@@ -179,7 +179,7 @@ func Goodput(w Workload, guess float64) float64 {
 	return lo
 }
 
-// sim is the world around the queue: partitions that take their time.
+// sim is the world around the queue: executors that take their time.
 type sim struct {
 	queue            *queue.Scheduler
 	now              queue.Time
@@ -193,15 +193,15 @@ type sim struct {
 	rng              *rand.Rand
 	delay            queue.Time
 	jitter, inflated float64
-	used             map[queue.PartitionID]bool
+	used             map[queue.ExecutorID]bool
 	latency          float64 // the sum, in seconds
 	answered         int
 }
 
 type run struct {
-	end       queue.Time
-	partition queue.PartitionID
-	batch     *queue.Batch
+	end      queue.Time
+	executor queue.ExecutorID
+	batch    *queue.Batch
 }
 
 func (s *sim) request() *queue.Request {
@@ -218,14 +218,14 @@ func (s *sim) Dispatch(b *queue.Batch) {
 	s.rows += b.Rows
 	s.busy += b.Finish - b.Start
 	if b.Start >= s.counted {
-		s.used[b.Partition] = true
+		s.used[b.Executor] = true
 	}
 	end := b.Finish
 	if s.jitter > 0 {
 		mean := float64(b.Finish-b.Start-s.delay) / s.inflated
 		end = b.Start + s.delay + queue.Time(mean*max(.5, 1+s.jitter*s.rng.NormFloat64()))
 	}
-	s.running = append(s.running, run{end, b.Partition, b})
+	s.running = append(s.running, run{end, b.Executor, b})
 	for i := len(s.running) - 1; i > 0 && s.running[i].end < s.running[(i-1)/2].end; i = (i - 1) / 2 {
 		s.running[i], s.running[(i-1)/2] = s.running[(i-1)/2], s.running[i]
 	}
