@@ -98,7 +98,7 @@ func TestMetrics(t *testing.T) {
 	m := scrape(t, c)
 	of := "model=emulated"
 	require.EqualValues(t, requests, m.sum("conch_requests_total", of, "result=ok")+m.sum("conch_requests_total", of, "result=late"))
-	require.EqualValues(t, 1, m.sum("conch_requests_total", of, "result=failed")+m.sum("conch_requests_total", of, "result=rejected"), "%v", m["conch_requests_total"])
+	require.EqualValues(t, 1, m.sum("conch_requests_total", of, "result=failed")+m.sum("conch_requests_total", of, "result=refused"), "%v", m["conch_requests_total"])
 	require.EqualValues(t, requests+1, m.sum("conch_request_rows_total", of))
 	require.EqualValues(t, requests, m.sum("conch_request_duration_seconds", of))
 	require.EqualValues(t, requests, m.sum("conch_queue_duration_seconds", of))

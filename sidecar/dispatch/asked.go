@@ -98,7 +98,7 @@ func reasonOf(err error) string {
 	case status.Code(err) == codes.NotFound:
 		return reasonUnknown
 	}
-	return reasonRefused
+	return reasonInvalid
 }
 
 // awaitVariant calls Options.Wanted for an inactive variant and waits for the next
@@ -139,7 +139,7 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 		return nil
 	}
 	c.req.Model, c.req.Version, c.req.Parameters = again.Model, again.Version, again.Parameters
-	c.moves(route.model)
+	c.moveTo(route.model)
 	c.asked, c.tally = asked, route.tallyOf(c.req.Version)
 	c.queueable(route)
 	c.setDue(route)

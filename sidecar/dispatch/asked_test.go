@@ -74,7 +74,7 @@ func TestAnAppIsServedByAVariant(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "there is 'fast' with accuracy 0.6 within 10s, 'good' with accuracy 0.9 within 1m0s")
 	require.ElementsMatch(t, []string{"fast", "good"}, asked)
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2, dispatch.Rejected: 1}, seen.count(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2, dispatch.Refused: 1}, seen.count(t))
 	for _, o := range seen.outcomes {
 		require.Equal(t, "a", o.Name)
 	}

@@ -130,7 +130,7 @@ func (d *Dispatcher) execute(t *wire.Turn, a *attempt) {
 // ended takes what an attempt came to.
 func (d *Dispatcher) ended(t *wire.Turn, a *attempt, r result) {
 	if a.passed {
-		d.passing.ended(a)
+		d.watch.end(a)
 		a.concluded = true
 		a.then(t, r)
 		return
@@ -164,7 +164,7 @@ func (d *Dispatcher) mend(a *attempt) {
 		return
 	}
 	if a.passed {
-		d.passing.ended(a)
+		d.watch.end(a)
 		if a.concluded {
 			recovered(d.o.Logger, "ending a request", fault)
 			return
@@ -192,7 +192,7 @@ func (d *Dispatcher) send(t *wire.Turn, a *attempt) {
 		return
 	}
 	if a.passed {
-		d.watchOutside(a)
+		d.watch.begin(a)
 	}
 	a.joined, a.span = joined, a.newSpan()
 	a.loan = d.lend(a, joined)

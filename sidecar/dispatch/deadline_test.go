@@ -57,7 +57,7 @@ func frontInBubble(t *testing.T, d *dispatch.Dispatcher) tritonpb.GRPCInferenceS
 	s := front.New(front.Options{Inferer: d, Refused: d.Refused})
 	l := bufconn.Listen(1 << 20)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(front.Listen(l)) }()
+	go func() { defer close(done); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-done })
 	conn, err := grpc.NewClient("passthrough:///front", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))

@@ -46,7 +46,7 @@ type load struct {
 const (
 	reasonLoadFull    = "load_full"
 	reasonLoadTimeout = "load_timeout"
-	reasonLoadDenied  = "load_refused"
+	reasonLoadDenied  = "load_denied"
 )
 
 // join counts a request in, or returns an error if too many wait. The channel is
@@ -169,7 +169,7 @@ func (d *Dispatcher) loaded(t *ticket, model string) (found *route, a answer, ok
 	})
 	if ok {
 		t.loaded, t.begins = true, d.clock.Now()
-		t.moves(found.model)
+		t.moveTo(found.model)
 	}
 	return found, a, ok
 }
@@ -223,14 +223,14 @@ func (d *Dispatcher) acquire(t *ticket, model string) (router.Lease, answer) {
 	}
 	switch r := in.models[model]; {
 	case r == nil && in.names[model] != nil:
-		return router.Lease{}, refusal(reasonRefused, status.Errorf(codes.Unimplemented, "'%s' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only", model))
+		return router.Lease{}, refusal(reasonInvalid, status.Errorf(codes.Unimplemented, "'%s' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only", model))
 	case r != nil && r.spec.Internal:
 		return router.Lease{}, refusal(reasonUnknown, in.table.Unknown(model, ""))
 	}
 	lease, a := t.lease(model, router.Hints{})
 	if a.err == nil && lease.Membership() != nil {
 		lease.Release()
-		return router.Lease{}, refusal(reasonRefused, status.Errorf(codes.Unimplemented, "model '%s' runs merged with others: of the requests for it Conch serves those of the inference protocol (infer) only", model))
+		return router.Lease{}, refusal(reasonInvalid, status.Errorf(codes.Unimplemented, "model '%s' runs merged with others: of the requests for it Conch serves those of the inference protocol (infer) only", model))
 	}
 	return lease, a
 }

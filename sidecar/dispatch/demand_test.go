@@ -108,7 +108,7 @@ func TestLoadsAreWaitedForWithinBounds(t *testing.T) {
 	}{
 		"nobody loads it in time": {
 			options: dispatch.Options{LoadWait: 20 * time.Millisecond},
-			code:    codes.Unavailable, text: "waited 20ms for it to be loaded", result: dispatch.Rejected, reason: "load_timeout",
+			code:    codes.Unavailable, text: "waited 20ms for it to be loaded", result: dispatch.Refused, reason: "load_timeout",
 		},
 		"its timeout is over": {
 			change: timeout(20_000), code: codes.Unavailable, text: "Request timeout expired", result: dispatch.Dropped, reason: "load_timeout",
@@ -121,7 +121,7 @@ func TestLoadsAreWaitedForWithinBounds(t *testing.T) {
 		},
 		"it is refused": {
 			then: func(_ *testing.T, d *dispatch.Dispatcher, _ *triton) { d.FailLoad("m", "0/1 partitions: 1 memory") },
-			code: codes.Unavailable, text: "model 'm', which cannot be loaded now: 0/1 partitions: 1 memory", result: dispatch.Rejected, reason: "load_refused",
+			code: codes.Unavailable, text: "model 'm', which cannot be loaded now: 0/1 partitions: 1 memory", result: dispatch.Refused, reason: "load_denied",
 		},
 		"the model is unloaded": {
 			then: func(t *testing.T, d *dispatch.Dispatcher, p *triton) {
@@ -129,7 +129,7 @@ func TestLoadsAreWaitedForWithinBounds(t *testing.T) {
 				gone.Models, gone.Absent = map[string]*router.Model{}, map[string][]string{"m": {"1"}}
 				require.NoError(t, d.Swap(t.Context(), gone))
 			},
-			code: codes.NotFound, text: "'m' has no available versions", result: dispatch.Rejected, reason: "unloaded",
+			code: codes.NotFound, text: "'m' has no available versions", result: dispatch.Refused, reason: "unloaded",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestSoManyMayWaitForLoads(t *testing.T) {
 	require.Equal(t, "m", <-wanted, "each time that requests begin to wait")
 	require.NoError(t, d.Swap(t.Context(), warm(2, p)))
 	require.NoError(t, <-first)
-	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 1, dispatch.Rejected: 2}, seen.count(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 1, dispatch.Refused: 2}, seen.count(t))
 }
 
 // TestWhatWasQueuedWhenItsModelLeftIsWanted: a model that is unloaded while accepted requests for it wait is wanted again.

@@ -30,9 +30,9 @@ type Dispatcher struct {
 	router    *router.Router
 	queues    *queues
 	workers   *workers
-	passing   passing
+	watch     watch
 
-	whole      atomic.Pointer[map[string]bool] // ensembles that are left to Triton
+	toTriton   atomic.Pointer[map[string]bool] // ensembles that are left to Triton, as one request each
 	endedTwice atomic.Int64                    // tickets that ended again: faults of Conch's
 	background context.Context                 // ends with Close
 	cancel     context.CancelFunc
@@ -49,6 +49,7 @@ func New(o Options) *Dispatcher {
 	d.loads = loads{limit: d.o.MaxLoadWaiters, patience: d.o.LoadWait, begun: d.o.LoadWanted, models: map[string]*load{}}
 	d.background, d.cancel = context.WithCancel(context.Background())
 	d.workers = newWorkers(d.background)
+	d.watch = watch{d: d, outside: map[*attempt]struct{}{}}
 	d.router = router.New(router.Options{
 		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Forward: d.o.Forward,
 		SharedMemoryBytes: d.o.SharedMemoryBytes, Busy: d.o.Observer.Busy,
@@ -64,9 +65,6 @@ func New(o Options) *Dispatcher {
 		},
 	})
 	d.queues = newQueues(d.clock, d.o.Logger, d.router, d, d.dropped)
-	if d.o.HangFloor > 0 {
-		d.queues.watch, d.queues.watchAfter = d.watch, min(watchInterval, d.o.HangFloor/4)
-	}
 	return d
 }
 
@@ -144,7 +142,7 @@ func (d *Dispatcher) take(t *wire.Turn, c *call, route *route, refused answer) {
 	// 2. Is it admitted? Requests that would crash a server, requests beyond the
 	// limits, and new requests during a drain are refused.
 	if err := d.hazard(c.req, route.rules); err != nil {
-		d.answer(t, c, answer{err: err, result: Rejected, reason: reasonRefused})
+		d.answer(t, c, answer{err: err, result: Refused, reason: reasonInvalid})
 		return
 	}
 	if a, ok := c.admitted(); !ok {
@@ -230,7 +228,7 @@ func (d *Dispatcher) newCall(ctx context.Context, r *batch.Request) *call {
 // Recorder. Queueable is whether the call may be queued and share an execution.
 func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
 	r, asked := c.req, &c.asked
-	c.moves(route.model)
+	c.moveTo(route.model)
 	c.executes, c.tally = route.executes, route.tallyOf(r.Version)
 	if !asked.came.IsZero() { // it waited for a model that did not run
 		c.begins, c.loaded = d.clock.Now(), true
@@ -316,7 +314,7 @@ func (d *Dispatcher) unloaded(c *call) {
 		d.answer(nil, c, d.passThrough(c))
 		return
 	}
-	d.answer(nil, c, answer{err: d.unserved(c.req, err), result: Rejected, reason: reasonUnloaded})
+	d.answer(nil, c, answer{err: d.unserved(c.req, err), result: Refused, reason: reasonUnloaded})
 }
 
 // outage answers a call whose model the queue has marked as out. If the router has a partition for the model again, the call is passed through to
@@ -365,7 +363,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	// tasks, so tasks.start starts the function.
 	c.set(running)
 	c.req.Ref()
-	if why != queue.DropTooLarge && d.queues.moved(c) {
+	if why != queue.DropTooLarge && d.queues.changesQueue(c) {
 		d.tasks.start(func() { d.move(c) }) // move queues it again
 		return
 	}
@@ -462,7 +460,7 @@ func (d *Dispatcher) Close() error {
 	d.cancel()
 	err := d.router.Close()
 	d.queues.close() // from now on nothing is dropped
-	d.passing.stop()
+	d.watch.close()
 	d.tasks.close()
 	d.workers.all.close()
 	d.attempts.close()

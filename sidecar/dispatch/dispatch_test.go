@@ -250,7 +250,7 @@ func TestLimits(t *testing.T) {
 			require.ErrorContains(t, err, name)
 			close(hold)
 			require.NoError(t, <-first)
-			require.Equal(t, 1, seen.count(t)[dispatch.Rejected])
+			require.Equal(t, 1, seen.count(t)[dispatch.Refused])
 		})
 	}
 }
@@ -314,7 +314,7 @@ func TestRequestsThatKillAreRefused(t *testing.T) {
 	err := infer(t.Context(), t, d, 1, 1, func(m *tritonpb.ModelInferRequest) { m.Inputs[0].Shape = []int64{1 << 62, 8} })
 	requireCode(t, codes.InvalidArgument, err)
 	require.Empty(t, p.executions())
-	require.Equal(t, 1, seen.count(t)[dispatch.Rejected])
+	require.Equal(t, 1, seen.count(t)[dispatch.Refused])
 }
 
 func TestSequencesStayTogether(t *testing.T) {

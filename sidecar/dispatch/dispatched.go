@@ -30,7 +30,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 		at.calls[i], c.at = c, at
 	}
 	p.running = at
-	q.watchSoon()
+	q.d.watch.soon()
 	at.after, q.outbox = q.outbox, at
 }
 

@@ -101,7 +101,7 @@ func TestADrainRefusesRequestsOnOpenStreams(t *testing.T) {
 	go func() { drained <- d.Drain(t.Context()) }()
 	require.Eventually(t, d.Draining, 30*time.Second, time.Millisecond)
 	require.NoError(t, busy.Send(message("b", 1, 1))) // an idle stream may have ended by now
-	require.Eventually(t, func() bool { return seen.rejected() == 1 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return seen.refused() == 1 }, 30*time.Second, time.Millisecond)
 
 	close(p.hold)
 	r, err := busy.Recv()
@@ -120,7 +120,7 @@ func TestADrainRefusesRequestsOnOpenStreams(t *testing.T) {
 	}
 	n := resultsInTime(seen.count(t))
 	require.Equal(t, 1, n[dispatch.OK])
-	require.Positive(t, n[dispatch.Rejected], "the idle stream may have come after the drain began, and was not let in")
+	require.Positive(t, n[dispatch.Refused], "the idle stream may have come after the drain began, and was not let in")
 }
 
 // slowSpans takes a moment at the end of each span, after the request was counted out and before its last answer is sent.

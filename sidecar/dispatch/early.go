@@ -18,8 +18,8 @@ const (
 	reasonUnknown = "unknown_model"
 	// reasonNoVariant: no variant of the app meets its wish, or none that does runs, and none was started in time.
 	reasonNoVariant = "no_variant"
-	// reasonRefused: it cannot be served as it is written.
-	reasonRefused = "refused"
+	// reasonInvalid: it cannot be served as it is written.
+	reasonInvalid = "invalid"
 	// reasonUnavailable: no partition could serve a proxied request in time.
 	reasonUnavailable = "unavailable"
 	// reasonNotReady: there is no route table yet.
@@ -56,7 +56,7 @@ func (d *Dispatcher) Refused(ctx context.Context, model string, cause error) {
 			t.model = route.model
 		}
 	}
-	a := refusal(reasonRefused, cause)
+	a := refusal(reasonInvalid, cause)
 	var limit interface{ Limit() string }
 	switch code := status.Code(cause); {
 	case code == codes.Canceled, code == codes.DeadlineExceeded:
@@ -83,5 +83,5 @@ func gone(ctx context.Context) answer {
 
 // refusal is the answer to a request that is refused.
 func refusal(reason string, err error) answer {
-	return answer{err: err, result: Rejected, reason: reason}
+	return answer{err: err, result: Refused, reason: reason}
 }

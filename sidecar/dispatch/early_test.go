@@ -77,21 +77,21 @@ func (r *recorder) early(t *testing.T) (all []early) {
 
 // TestWhatComesToNoModelHasAnOutcome: one, by each way to the dispatcher, with the app's name, and never with a name that a client made up.
 func TestWhatComesToNoModelHasAnOutcome(t *testing.T) {
-	rejected := func(name, reason string) early { return early{name, "", dispatch.Rejected, reason} }
+	refusedFor := func(name, reason string) early { return early{name, "", dispatch.Refused, reason} }
 	nobody := func(names.InactiveError) error { return status.Error(codes.Unavailable, "nobody starts it") }
 	for name, c := range map[string]struct {
 		change func(*tritonpb.ModelInferRequest)
 		o      dispatch.Options
 		want   early
 	}{
-		"an unknown model":           {change: forName("made up"), want: rejected("", "unknown_model")},
-		"an unknown version":         {change: both(forName("a"), version("7")), want: rejected("a", "unknown_model")},
-		"a wish that nothing meets":  {change: both(forName("a"), wish("accuracy", .99)), want: rejected("a", "no_variant")},
-		"a wish that is none":        {change: both(forName("a"), wish("accuracy", 7.)), want: rejected("a", "refused")},
-		"a latency that is none":     {change: both(forName("a"), wish("latency", -1)), want: rejected("a", "refused")},
-		"a sequence for an app":      {change: both(forName("a"), wish("sequence_id", 4)), want: rejected("a", "refused")},
-		"a variant that nobody runs": {change: both(forName("a"), wish("accuracy", .8)), o: dispatch.Options{Wanted: nobody}, want: rejected("a", "no_variant")},
-		"a variant that never came":  {change: both(forName("a"), wish("accuracy", .8)), o: dispatch.Options{OutageWait: time.Millisecond}, want: rejected("a", "no_variant")},
+		"an unknown model":           {change: forName("made up"), want: refusedFor("", "unknown_model")},
+		"an unknown version":         {change: both(forName("a"), version("7")), want: refusedFor("a", "unknown_model")},
+		"a wish that nothing meets":  {change: both(forName("a"), wish("accuracy", .99)), want: refusedFor("a", "no_variant")},
+		"a wish that is none":        {change: both(forName("a"), wish("accuracy", 7.)), want: refusedFor("a", "invalid")},
+		"a latency that is none":     {change: both(forName("a"), wish("latency", -1)), want: refusedFor("a", "invalid")},
+		"a sequence for an app":      {change: both(forName("a"), wish("sequence_id", 4)), want: refusedFor("a", "invalid")},
+		"a variant that nobody runs": {change: both(forName("a"), wish("accuracy", .8)), o: dispatch.Options{Wanted: nobody}, want: refusedFor("a", "no_variant")},
+		"a variant that never came":  {change: both(forName("a"), wish("accuracy", .8)), o: dispatch.Options{OutageWait: time.Millisecond}, want: refusedFor("a", "no_variant")},
 		"a variant that came too late": {
 			change: both(forName("a"), wish("accuracy", .8), wish("timeout", 1000)), o: dispatch.Options{OutageWait: time.Hour},
 			want: early{"a", "", dispatch.Dropped, "load_timeout"},
@@ -167,12 +167,12 @@ func TestWhatFrontsRefuseHasAnOutcome(t *testing.T) {
 	frame := batch.Frame{Data: mem.BufferSlice{mem.SliceBuffer{0xff}}}
 	err := dialTo(t, grpcAddress).Invoke(t.Context(), tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, &frame, &batch.Frame{}, grpc.ForceCodecV2(batch.Codec{}))
 	requireCode(t, codes.Internal, err)
-	rejected := func(name, model, reason string) early { return early{name, model, dispatch.Rejected, reason} }
+	refusedFor := func(name, model, reason string) early { return early{name, model, dispatch.Refused, reason} }
 	require.Equal(t, []early{
-		rejected("", "", "unknown_model"), rejected("", "fast", "refused"), rejected("a", "", "refused"), rejected("a", "", "no_variant"), rejected("a", "", "refused"),
-		rejected("a", "", "refused"), rejected("", "", "unknown_model"), rejected("", "fast", "refused"), rejected("", "fast", "refused"), rejected("", "", "refused"),
+		refusedFor("", "", "unknown_model"), refusedFor("", "fast", "invalid"), refusedFor("a", "", "invalid"), refusedFor("a", "", "no_variant"), refusedFor("a", "", "invalid"),
+		refusedFor("a", "", "invalid"), refusedFor("", "", "unknown_model"), refusedFor("", "fast", "invalid"), refusedFor("", "fast", "invalid"), refusedFor("", "", "invalid"),
 	}, seen.early(t))
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1, dispatch.Failed: 1, dispatch.Rejected: 10}, resultsInTime(seen.count(t)))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1, dispatch.Failed: 1, dispatch.Refused: 10}, resultsInTime(seen.count(t)))
 }
 
 // TestWhatComesBeforeTheFirstTable gets the error "not ready", by each way to the dispatcher: it is not known yet which
@@ -191,7 +191,7 @@ func TestWhatComesBeforeTheFirstTable(t *testing.T) {
 		require.Equal(t, 503, code, path)
 		require.Contains(t, body, text, path)
 	}
-	require.Equal(t, slices.Repeat([]early{{"", "", dispatch.Rejected, "not_ready"}}, 6), seen.early(t))
+	require.Equal(t, slices.Repeat([]early{{"", "", dispatch.Refused, "not_ready"}}, 6), seen.early(t))
 }
 
 // TestWhatTheGateRefusesHasAnOutcome: one, under the model of its path where that is known and served.
@@ -208,7 +208,7 @@ func TestWhatTheGateRefusesHasAnOutcome(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(g.Listener(front.Listen(l), true)) }()
+	go func() { defer close(done); _ = s.Serve(g.Listener(l, true)) }()
 	t.Cleanup(func() { s.Stop(); <-done })
 	handler := httpfront.New(httpfront.Options{Inferer: d, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg, Refused: d.Refused})
 	server := httptest.NewUnstartedServer(handler)
@@ -232,9 +232,9 @@ func TestWhatTheGateRefusesHasAnOutcome(t *testing.T) {
 		require.Equal(t, 503, code, path)
 	}
 	_ = lines(t, holds)
-	of := func(name, model string) early { return early{name, model, dispatch.Rejected, "queue_requests"} }
+	of := func(name, model string) early { return early{name, model, dispatch.Refused, "queue_requests"} }
 	require.Equal(t, []early{of("", ""), of("", ""), of("", "fast"), of("a", ""), of("", ""), of("", "fast"), of("", "fast")}, seen.early(t))
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1, dispatch.Rejected: 7}, resultsInTime(seen.count(t)))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1, dispatch.Refused: 7}, resultsInTime(seen.count(t)))
 }
 
 // TestAStreamThatIsNotLetInHasAnOutcome: one, for the requests on it, which are
@@ -246,7 +246,7 @@ func TestAStreamThatIsNotLetInHasAnOutcome(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.Recv()
 	requireCode(t, codes.Unavailable, err)
-	require.Equal(t, []early{{"", "", dispatch.Rejected, "draining"}}, seen.early(t))
+	require.Equal(t, []early{{"", "", dispatch.Refused, "draining"}}, seen.early(t))
 }
 
 // TestABodyThatNeverComesWholeHasAnOutcome: its client has closed the connection.

@@ -14,12 +14,12 @@ func (d *Dispatcher) LeaveEnsembles(names []string) {
 	for _, name := range names {
 		all[name] = true
 	}
-	d.whole.Store(&all)
+	d.toTriton.Store(&all)
 }
 
 // leaves reports whether an ensemble is left to Triton.
 func (d *Dispatcher) leaves(name string) bool {
-	all := d.whole.Load()
+	all := d.toTriton.Load()
 	return all != nil && (*all)[name]
 }
 

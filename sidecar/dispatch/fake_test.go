@@ -346,12 +346,12 @@ func (r *recorder) settled() bool {
 	return r.ended() == r.arrived
 }
 
-// rejected counts the requests that were rejected.
-func (r *recorder) rejected() (n int) {
+// refused counts the requests that were refused.
+func (r *recorder) refused() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range r.outcomes {
-		if o.Result == dispatch.Rejected {
+		if o.Result == dispatch.Refused {
 			n++
 		}
 	}

@@ -144,8 +144,27 @@ func TestAPanicAnswersItsRequest(t *testing.T) {
 	require.Zero(t, bytes)
 }
 
-// faulty is a Recorder that panics for each request.
+// TestAPanicOnAStreamLeavesNothingUnderWay: neither of the limits nor of the model.
+func TestAPanicOnAStreamLeavesNothingUnderWay(t *testing.T) {
+	d, _, client := streamed(t, dispatch.Options{Regions: faulty{}}, table(1, nil, newTriton(t)))
+	m := message("a", 1, 1)
+	m.RawInputContents = nil
+	m.Inputs[0].Parameters = map[string]*tritonpb.InferParameter{
+		"shared_memory_region":    {ParameterChoice: &tritonpb.InferParameter_StringParam{StringParam: "r"}},
+		"shared_memory_byte_size": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 16}},
+	}
+	_, err := openStream(t.Context(), t, client, m).Recv()
+	requireCode(t, codes.Internal, err)
+	n, bytes := d.UnderWay()
+	require.Zero(t, n)
+	require.Zero(t, bytes)
+	await(t, d, 0)
+}
+
+// faulty is a Recorder that panics for each request, and Regions that panic.
 type faulty struct{}
+
+func (faulty) Missing(string, uint64, uint64) bool { panic("a fault") }
 
 func (faulty) Recording() bool         { return true }
 func (faulty) Record(dispatch.Arrival) { panic("a fault") }

@@ -42,7 +42,7 @@ func goneReason(ctx context.Context, arrived, now time.Time) string {
 		return GoneDisconnect
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		// The connections of the gRPC front implement this (ingress/grpc, Listen).
+		// The addresses of clients' connections implement this (ingress/gate, Conn).
 		if c, ok := p.Addr.(interface{ Disconnected() bool }); ok && c.Disconnected() {
 			return GoneDisconnect
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
@@ -31,9 +32,10 @@ func fronts(t *testing.T, d *dispatch.Dispatcher, table *router.Table) (grpcAddr
 	s := front.New(front.Options{Inferer: d, Aggregator: agg, Refused: d.Refused})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	accepts, done := &accepting{Listener: front.Listen(l), begun: make(chan struct{})}, make(chan struct{})
+	bounds := gate.New(gate.Options{Requests: 1 << 20, Bytes: 1 << 30, Connections: 1 << 10, Stall: time.Minute})
+	accepts, done := &accepting{Listener: bounds.Listener(l, true), begun: make(chan struct{})}, make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(accepts) }()
-	t.Cleanup(func() { <-accepts.begun; s.Stop(); <-done })
+	t.Cleanup(func() { <-accepts.begun; s.Stop(); <-done; bounds.Close() })
 	return l.Addr().String(), serveHTTP(t, d, agg)
 }
 

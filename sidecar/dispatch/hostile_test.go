@@ -115,7 +115,7 @@ func newAttacked(t *testing.T) *attacked {
 	fl, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = front.Serve(grpcfront.Listen(fl)) }()
+	go func() { defer close(done); _ = front.Serve(fl) }()
 	t.Cleanup(func() { front.Stop(); <-done })
 	a.grpc, err = grpc.NewClient(fl.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)

@@ -63,7 +63,7 @@ func TestWhoLeavesWhenTheQueueDecidesHasOneAnswer(t *testing.T) {
 			of := d.newCall(ctx, &batch.Request{Model: "m0"})
 			of.stop = func() bool { return true } // the test is the watch
 			of.then = func(_ *wire.Turn, a answer) { answers = append(answers, a.result) }
-			of.moves(route.model)
+			of.moveTo(route.model)
 			of.executes, of.tally, of.rows, of.queued.Rows = route.executes, route.tallyOf(""), 1, 1
 			of.setDue(route)
 			d.enqueue(nil, of, route)

@@ -19,57 +19,13 @@ import (
 // (docs/performance.md).
 const lendFrom = 64 << 10
 
-// memory is what a server shares with Conch. System shared memory is the one kind of today. Memory of a GPU, which Triton's CUDA shared memory extension
-// names in the same way, would be another: its blocks are written by copies to the device, and their buffers read by copies from it.
-type memory interface {
-	// Take lends n bytes. It does not wait: false means that there is no room now.
-	Take(n int) (block, bool)
-	// Borrow lends what an execution has left in such memory, to a server that reads it there. False: it is not one piece, or the server has not mapped it.
-	Borrow(data mem.BufferSlice) (borrowed, bool)
-}
-
-// system is system shared memory.
-type system struct{ *shm.Pool }
-
-// Take implements memory.
-func (s system) Take(n int) (block, bool) {
-	b, ok := s.Pool.Take(n)
-	return b, ok
-}
-
-// Borrow implements memory.
-func (s system) Borrow(data mem.BufferSlice) (borrowed, bool) {
-	b, ok := s.Pool.Borrow(data)
-	return b, ok
-}
-
-// block is memory that is lent to a server for one execution. One of the last three ends it.
-type block interface {
-	Extent() batch.Extent
-	// Write copies data to a part of it.
-	Write(at int, data mem.BufferSlice)
-	// Free: the server has said its last word.
-	Free()
-	// Forsake: it has not, and may still read and write the block, which is not lent again.
-	Forsake()
-	// Buffer hands it over, written by the server, as a buffer, which frees it.
-	Buffer() mem.Buffer
-}
-
-// borrowed is the loan of what lies in the blocks of executions before.
-type borrowed interface {
-	Extent() batch.Extent
-	// End ends it. Without the last word of the server that reads the blocks, they are not lent again.
-	End(lastWord bool)
-}
-
 // loan is the memory that a batch shares with its partition's server. A nil loan
 // is none: the tensors go through the socket.
 type loan struct {
-	in    block          // that inputs were copied to; nil: none was
-	kept  []borrowed     // inputs that lie where an execution before has left them
-	input []batch.Extent // of each input; nil: the inputs go through the socket
-	out   block          // nil: the outputs come through the socket
+	in    *shm.Block      // that inputs were copied to; nil: none was
+	kept  []*shm.Borrowed // inputs that lie where an execution before has left them
+	input []batch.Extent  // of each input; nil: the inputs go through the socket
+	out   *shm.Block      // nil: the outputs come through the socket
 	slots []batch.Slot
 	// size is how many bytes of tensors are lent, and keeps how many of them are inputs that were not copied.
 	size, keeps int
@@ -100,7 +56,7 @@ func (d *Dispatcher) lend(a *attempt, joined *batch.Request) *loan {
 }
 
 // lendInputs lends the inputs of a batch: where they lie if they lie in memory of the server, and else in a block that they are copied to, once.
-func (l *loan) lendInputs(m memory, joined *batch.Request) bool {
+func (l *loan) lendInputs(m *shm.Pool, joined *batch.Request) bool {
 	extents := make([]batch.Extent, len(joined.Inputs))
 	for i := range joined.Inputs {
 		if b, ok := m.Borrow(joined.Inputs[i].Data); ok {
@@ -214,7 +170,7 @@ func (l *loan) end(lastWord bool) {
 	if l == nil {
 		return
 	}
-	for _, b := range []block{l.in, l.out} {
+	for _, b := range []*shm.Block{l.in, l.out} {
 		switch {
 		case b == nil:
 		case lastWord:
@@ -230,14 +186,11 @@ func (l *loan) end(lastWord bool) {
 }
 
 // memory is what an attempt may share with its server; nil: nothing.
-func (a *attempt) memory() memory {
+func (a *attempt) memory() *shm.Pool {
 	if a.unleased != nil || a.passed || a.calls[0].lone || a.model.unlendable.Load() {
 		return nil
 	}
-	if pool := a.partition.Memory(); pool != nil {
-		return system{pool}
-	}
-	return nil
+	return a.partition.Memory()
 }
 
 // copies reports whether tensors may have to be copied for an attempt.

@@ -139,7 +139,7 @@ type Outcome struct {
 	Retried bool
 	// Loading is the part of Queued in which its model was loaded.
 	Loading time.Duration
-	// Reason is why a request was Dropped, Rejected or Cancelled: a short metric
+	// Reason is why a request was Dropped, Refused or Cancelled: a short metric
 	// label. Of Cancelled it is one of the Gone reasons.
 	Reason string
 }
@@ -177,9 +177,9 @@ const (
 	// Dropped is dropped from the queue because it could not be in time (late:
 	// drop).
 	Dropped
-	// Rejected is refused before it was queued: a limit, a drain, a request that
+	// Refused is refused before it was queued: a limit, a drain, a request that
 	// would crash a server, a name or a wish that nothing serves.
-	Rejected
+	Refused
 	// Cancelled means that the caller went away or its own deadline passed.
 	Cancelled
 	// Failed means that Triton answered with an error, or no partition could.
@@ -197,8 +197,8 @@ func (r Result) String() string {
 		return "late"
 	case Dropped:
 		return "dropped"
-	case Rejected:
-		return "rejected"
+	case Refused:
+		return "refused"
 	case Cancelled:
 		return "cancelled"
 	case Failed:

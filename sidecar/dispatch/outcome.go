@@ -51,7 +51,7 @@ func (c *call) endSpan(a *answer, o *Outcome, now time.Time) {
 	if c.span == nil {
 		return
 	}
-	if !a.passed && o.Result != Rejected && !c.walked { // steps of an ensemble have waited, not the whole
+	if !a.passed && o.Result != Refused && !c.walked { // steps of an ensemble have waited, not the whole
 		c.span.Queued("", c.arrived, c.arrived.Add(o.Queued))
 	}
 	c.span.End(now, o.Result.String(), o.Reason, o.PassedThrough, o.Retried, a.failure())

@@ -132,7 +132,7 @@ func TestQueuePolicyRefuses(t *testing.T) {
 		require.NoError(t, err, id)
 	}
 	require.Eventually(t, p.r.settled, 30*time.Second, time.Millisecond)
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Dropped: 2, dispatch.Rejected: 3}, p.r.count(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Dropped: 2, dispatch.Refused: 3}, p.r.count(t))
 	counts := p.d.VersionCounts("m")[0]
 	require.EqualValues(t, 3, counts.Success)
 	require.EqualValues(t, 2, counts.Failed, "Triton counts those whose time was over, and not those that it did not queue")

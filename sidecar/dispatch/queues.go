@@ -33,9 +33,6 @@ type queues struct {
 	// the lock, for each request that the scheduler drops.
 	d       *Dispatcher
 	dropped func(*call, queue.DropReason)
-	// watch is called watchAfter after an execution began, and again while there are some; nil: it is not.
-	watch      func()
-	watchAfter time.Duration
 
 	mu      sync.Mutex // guards what follows; the router's lock comes after it
 	sched   *queue.Scheduler
@@ -50,7 +47,6 @@ type queues struct {
 	byID      map[queue.ModelID]*model
 	executors map[*router.Partition][]*executor // of each partition, by their index
 	numbered  map[queue.ExecutorID]*executor    // the same, by the numbers that the scheduler has for them
-	watched   clock.Timer                       // of the next watch; nil: none
 	profiles  profiles
 	retries   uint64
 	closed    bool
@@ -219,7 +215,7 @@ func (q *queues) put(c *call) whether {
 			return isOut
 		}
 	}
-	c.moves(m)
+	c.moveTo(m)
 	c.executes, c.member = of, m.spec.Membership
 	c.set(queued)
 	if c.lone || of.failing.isolates() {
@@ -252,9 +248,9 @@ func (q *queues) putBack(c *call, key uint64) whether {
 	return q.put(c)
 }
 
-// moved reports whether the table that comes into force may put a call into another queue: that of its model's merge group, or its model's own
+// changesQueue reports whether the table that comes into force may put a call into another queue: that of its model's merge group, or its model's own
 // after that of a group. Guarded by mu.
-func (q *queues) moved(c *call) bool {
+func (q *queues) changesQueue(c *call) bool {
 	if q.closed || q.fault != nil {
 		return false
 	}
@@ -339,9 +335,6 @@ func (q *queues) waiting(m *model) (n int) {
 func (q *queues) close() {
 	q.mu.Lock()
 	q.closed = true
-	if q.watched != nil {
-		q.watched.Stop()
-	}
 	for _, m := range q.byID {
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropOutage) })
 	}

@@ -241,6 +241,12 @@ func (s *inferStream) receive() error {
 func (s *inferStream) take(r *batch.Request) error {
 	d := s.d
 	c := d.newCall(s.ctx, r)
+	defer func() {
+		if fault := recover(); fault != nil { // which ends the call
+			c.closed()
+			panic(fault)
+		}
+	}()
 	f := d.look(r, &c.asked)
 	switch {
 	case f.inactive != nil:
@@ -252,7 +258,7 @@ func (s *inferStream) take(r *batch.Request) error {
 	queueable := d.arrive(c, route)
 	decoupled := route.decoupled()
 	if err := d.hazard(r, route.rules); err != nil {
-		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
+		_, err = d.finish(c, answer{err: err, result: Refused, reason: reasonInvalid})
 		return s.refuse(r, decoupled, err)
 	}
 	a, ok := c.admitted()
@@ -309,39 +315,18 @@ func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (
 	return func() func() answer { return s.passThrough(c) }
 }
 
-// task runs f beside the reading of the stream, unless the call is over.
-func (s *inferStream) task(f func()) bool {
+// enter reports whether the call is not over. Run has to be called then.
+func (s *inferStream) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return false
+	if !s.closed {
+		s.tasks.Add(1)
 	}
-	s.tasks.Go(func() {
-		defer func() {
-			if recovered(s.d.o.Logger, "answering on a stream", recover()) {
-				s.cancel(errFault)
-			}
-		}()
-		f()
-	})
-	return true
+	return !s.closed
 }
 
-// alone answers one request in its turn. Begin is called here, so that requests
-// begin in their order. The function that it returns waits for the answer on
-// another goroutine.
-func (s *inferStream) alone(c *call, begin func() (await func() answer)) error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		_, err := s.d.finish(c, answer{err: context.Cause(s.ctx), result: Cancelled})
-		return err
-	}
-	s.tasks.Add(1)
-	s.mu.Unlock()
-	t := s.nextTurn(c.size)
-	await := begin()
-	c.req.Ref()
+// run runs f beside the reading of the stream.
+func (s *inferStream) run(f func()) {
 	go func() {
 		defer s.tasks.Done()
 		defer func() {
@@ -349,9 +334,40 @@ func (s *inferStream) alone(c *call, begin func() (await func() answer)) error {
 				s.cancel(errFault)
 			}
 		}()
+		f()
+	}()
+}
+
+// task runs f beside the reading of the stream, unless the call is over.
+func (s *inferStream) task(f func()) bool {
+	if !s.enter() {
+		return false
+	}
+	s.run(f)
+	return true
+}
+
+// alone answers one request in its turn. Begin is called here, so that requests
+// begin in their order. The function that it returns waits for the answer on
+// another goroutine.
+func (s *inferStream) alone(c *call, begin func() (await func() answer)) error {
+	if !s.enter() {
+		_, err := s.d.finish(c, answer{err: context.Cause(s.ctx), result: Cancelled})
+		return err
+	}
+	t, begun := s.nextTurn(c.size), false
+	defer func() {
+		if !begun { // it has panicked
+			s.tasks.Done()
+		}
+	}()
+	await := begin()
+	begun = true
+	c.req.Ref()
+	s.run(func() {
 		s.conclude(c, t, await)
 		c.req.Free()
-	}()
+	})
 	return nil
 }
 

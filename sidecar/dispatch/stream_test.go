@@ -136,7 +136,7 @@ func TestStreamOrder(t *testing.T) {
 		"gone||false|Request for unknown model: 'm' version 1 is not at ready state",
 		"last|m|true|",
 	}, lines(t, s))
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Failed: 2, dispatch.Rejected: 1}, resultsInTime(seen.count(t)))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Failed: 2, dispatch.Refused: 1}, resultsInTime(seen.count(t)))
 }
 
 // TestCancelledStreamIsNotExecuted: the queued requests of a stream that was

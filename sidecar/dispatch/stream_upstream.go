@@ -140,14 +140,8 @@ func (s *inferStream) upstream(p *router.Partition) (*upstream, error) {
 		return nil, context.Cause(s.ctx)
 	}
 	s.ups[p] = up
-	s.tasks.Go(func() {
-		defer func() {
-			if recovered(s.d.o.Logger, "relaying a stream", recover()) {
-				s.cancel(errFault)
-			}
-		}()
-		s.relay(up)
-	})
+	s.tasks.Add(1)
+	s.run(func() { s.relay(up) })
 	return up, nil
 }
 

@@ -50,7 +50,7 @@ func (s *inferStream) awaitVariant(c *call, f found) error {
 		}
 		queueable := d.arrive(c, route)
 		if err := d.hazard(r, route.rules); err != nil {
-			_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
+			_, err = d.finish(c, answer{err: err, result: Refused, reason: reasonInvalid})
 			s.deliver(t, refused(r, err))
 			before()
 			return

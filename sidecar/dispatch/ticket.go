@@ -99,8 +99,8 @@ func sizeOfRequest(r *batch.Request) (size int64) {
 	return size
 }
 
-// moves changes the model of a ticket: to another one, to one that was removed and added again, or from none to one.
-func (t *ticket) moves(to *model) {
+// moveTo changes the model of a ticket: to another one, to one that was removed and added again, or from none to one.
+func (t *ticket) moveTo(to *model) {
 	if t.model == to {
 		return
 	}
@@ -228,8 +228,8 @@ func (t *ticket) withdraw() {
 	}
 }
 
-// spend divides the latency of an outcome.
-func (t *ticket) spend(o *Outcome, a *answer, now time.Time) {
+// breakDown breaks the latency of an outcome down.
+func (t *ticket) breakDown(o *Outcome, a *answer, now time.Time) {
 	o.Ended, o.Identity = now, Identity{t}
 	if !t.due.IsZero() {
 		o.Deadline = t.due.Sub(t.arrived)
@@ -258,7 +258,7 @@ func (t *ticket) outcome(a *answer) (o Outcome, now time.Time) {
 	if t.model != nil {
 		o.Model = t.model.name
 	}
-	t.spend(&o, a, now)
+	t.breakDown(&o, a, now)
 	if o.Early && !t.asked.came.IsZero() { // it waited for a variant
 		o.Loading = o.Latency
 	}

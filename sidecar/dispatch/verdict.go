@@ -51,7 +51,7 @@ func verdictOf(o *Outcome, err error, backend string, ran bool) verdict {
 		return failedRejected
 	case Cancelled:
 		return failedCanceled
-	case Rejected:
+	case Refused:
 		if strings.HasPrefix(o.Reason, "queue_") {
 			return failedRejected // Triton's own queue has a limit too, and counts so
 		}

@@ -41,7 +41,7 @@ func TestErrorsAreCountedAsTritonDoes(t *testing.T) {
 	require.Equal(t, succeeded, verdictOf(&Outcome{Result: Late}, nil, "", true))
 	require.Equal(t, failedRejected, verdictOf(&Outcome{Result: Dropped}, nil, "", false))
 	require.Equal(t, failedCanceled, verdictOf(&Outcome{Result: Cancelled}, nil, "", false))
-	require.Equal(t, failedRejected, verdictOf(&Outcome{Result: Rejected, Reason: "queue_bytes"}, nil, "", false))
-	require.Equal(t, uncounted, verdictOf(&Outcome{Result: Rejected, Reason: "draining"}, nil, "", false))
-	require.Equal(t, uncounted, verdictOf(&Outcome{Result: Rejected, Reason: reasonLevel}, nil, "", false), "a request that Triton's own queue refuses is not counted")
+	require.Equal(t, failedRejected, verdictOf(&Outcome{Result: Refused, Reason: "queue_bytes"}, nil, "", false))
+	require.Equal(t, uncounted, verdictOf(&Outcome{Result: Refused, Reason: "draining"}, nil, "", false))
+	require.Equal(t, uncounted, verdictOf(&Outcome{Result: Refused, Reason: reasonLevel}, nil, "", false), "a request that Triton's own queue refuses is not counted")
 }

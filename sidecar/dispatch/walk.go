@@ -329,10 +329,10 @@ func (w *walk) step(i int, r *batch.Request) answer {
 		a = d.serve(c, route, c.queueable(route))
 	}
 	if status.Code(a.err) == codes.NotFound && d.modelOf(r.Model) == nil {
-		c.ended(&a)
+		c.finishStep(&a)
 		return w.elsewhere(r, a.err)
 	}
-	c.ended(&a)
+	c.finishStep(&a)
 	return a
 }
 
@@ -343,7 +343,7 @@ func (w *walk) call(i int, r *batch.Request, route *route) *call {
 	c.id, c.span = w.c.id, w.c.span
 	c.open(w.ctx, d, w.timeout())
 	c.until = w.c.until
-	c.moves(route.model)
+	c.moveTo(route.model)
 	c.executes, c.tally, c.atModel = route.executes, route.tallyOf(r.Version), true
 	route.counts.arrive(c.begins)
 	return c
@@ -363,7 +363,7 @@ func (w *walk) serve(c *call, route *route, i int) answer {
 	queueable := c.queueable(route)
 	w.passage.Steps[i].Rows = c.rows
 	if err := d.hazard(c.req, route.rules); err != nil {
-		return answer{err: err, result: Rejected, reason: reasonRefused}
+		return answer{err: err, result: Refused, reason: reasonInvalid}
 	}
 	if route.spec.Cold {
 		loaded, a, ok := d.awaitLoad(c)
@@ -396,14 +396,14 @@ func (w *walk) elsewhere(r *batch.Request, lost error) answer {
 	c := &call{req: r, waits: true, within: w}
 	c.open(w.ctx, w.d, w.timeout())
 	c.until = w.c.until
-	c.moves(w.route.model)
+	c.moveTo(w.route.model)
 	c.tally, c.executes, c.rows = newTally("", 1), w.route.model, w.c.rows // its model's counts are gone with it
 	a, _ := w.d.onto(c, w.hold)
 	return a
 }
 
-// ended counts a step, as Triton counts it: as a request of its model. It has no outcome: that is the whole's.
-func (c *call) ended(a *answer) {
+// finishStep counts a step, as Triton counts it: as a request of its model. It has no outcome: that is the whole's.
+func (c *call) finishStep(a *answer) {
 	o, now := c.outcome(a)
 	c.over.Store(true)
 	c.model.counts.leave()

@@ -4,9 +4,10 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/conch-serving/conch/internal/clock"
@@ -25,94 +26,73 @@ const hangFactor = 20
 // watchInterval is how often executions are looked at, where the floor is not shorter.
 const watchInterval = time.Second
 
-// watch looks for executions of the queue that hang. It is called from time to time while there are executions.
-func (d *Dispatcher) watch() {
-	for _, a := range d.queues.hanging(queue.Time(d.o.HangFloor)) {
-		ran := (d.queues.now() - a.decided).Duration()
-		if predicted := (a.finish - a.decided).Duration(); predicted > 0 {
-			d.hung(a, fmt.Errorf("an execution of model %s has run for %v, %v were predicted", a.model.name, ran.Round(time.Millisecond), predicted.Round(time.Millisecond)))
-		} else {
-			d.hung(a, unpredicted(a, ran))
-		}
-	}
+// watch looks for executions that hang, from time to time while there are some. Of several on one partition one is enough: the partition is lost with it.
+type watch struct {
+	d *Dispatcher
+	// waits: a look is to come. So a batch that begins costs no lock.
+	waits atomic.Bool
+
+	mu      sync.Mutex            // guards what follows; the last lock
+	outside map[*attempt]struct{} // attempts outside the queue
+	next    clock.Timer
+	closed  bool
 }
 
-func unpredicted(a *attempt, ran time.Duration) error {
-	return fmt.Errorf("an execution of model %s has run for %v, and nothing is known of how long it takes", a.model.name, ran.Round(time.Millisecond))
-}
-
-// hung gives up the partition of an attempt that hangs. The server of one that is not in the table any more ends without being started again: another may have
-// its name.
-func (d *Dispatcher) hung(a *attempt, cause error) {
-	d.o.Logger.Error("a partition hangs", "partition", a.partition.ID(), "model", a.model.name, "error", cause)
-	retired := d.router.Retired(a.partition)
-	d.router.Hung(a.partition, cause)
-	if !retired {
-		d.o.Hung(a.partition.ID(), cause)
-	}
-}
-
-// passing are the attempts outside the queue that are under way, for the watch.
-type passing struct {
-	mu  sync.Mutex
-	all map[*attempt]struct{}
-	// next is the timer of the next look; nil: there is none.
-	next   clock.Timer
-	closed bool
-}
-
-// watchOutside has an attempt outside the queue watched until passing.ended.
-func (d *Dispatcher) watchOutside(a *attempt) {
-	if d.o.HangFloor <= 0 {
+// soon sets the timer of the next look, unless it runs.
+func (w *watch) soon() {
+	if w.d.o.HangFloor <= 0 || w.waits.Load() {
 		return
 	}
-	w := &d.passing
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.all == nil {
-		w.all = make(map[*attempt]struct{})
-	}
-	w.all[a] = struct{}{}
-	d.watchPassingSoon()
-}
-
-// ended ends the watch of an attempt.
-func (w *passing) ended(a *attempt) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.all, a)
-}
-
-// watchPassingSoon sets the timer of the next look, unless it runs. Guarded by passing.mu.
-func (d *Dispatcher) watchPassingSoon() {
-	if w := &d.passing; w.next == nil && !w.closed {
-		w.next = d.clock.After(min(watchInterval, d.o.HangFloor/4), d.watchPassing)
+	if !w.closed && !w.waits.Swap(true) {
+		w.next = w.d.clock.After(min(watchInterval, w.d.o.HangFloor/4), w.look)
 	}
 }
 
-// watchPassing looks for attempts outside the queue that hang. One of a partition is enough: the partition is lost with it.
-func (d *Dispatcher) watchPassing() {
-	w := &d.passing
-	found := make(map[*router.Partition]*attempt)
-	now := d.clock.Now()
+// begin has an attempt outside the queue watched until end.
+func (w *watch) begin(a *attempt) {
+	if w.d.o.HangFloor <= 0 {
+		return
+	}
 	w.mu.Lock()
-	for a := range w.all {
-		if now.Sub(a.started) > hangFactor*d.o.HangFloor {
-			found[a.partition] = a
-			delete(w.all, a)
+	w.outside[a] = struct{}{}
+	w.mu.Unlock()
+	w.soon()
+}
+
+// end ends the watch of an attempt outside the queue.
+func (w *watch) end(a *attempt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.outside, a)
+}
+
+// look looks at all executions.
+func (w *watch) look() {
+	w.waits.Store(false) // what begins from now on sets the timer anew
+	found := make(map[*router.Partition]error)
+	busy := w.d.queues.hanging(queue.Time(w.d.o.HangFloor), found)
+	now := w.d.clock.Now()
+	w.mu.Lock()
+	for a := range w.outside {
+		if ran := now.Sub(a.started); ran > hangFactor*w.d.o.HangFloor {
+			found[a.partition] = unpredicted(a, ran)
+			delete(w.outside, a)
 		}
 	}
-	if w.next = nil; len(w.all) > 0 {
-		d.watchPassingSoon()
-	}
+	busy = busy || len(w.outside) > 0
 	w.mu.Unlock()
-	for _, a := range found {
-		d.hung(a, unpredicted(a, now.Sub(a.started)))
+	if busy {
+		w.soon()
+	}
+	for p, cause := range found {
+		w.d.hung(p, cause)
 	}
 }
 
-// stop ends the looks.
-func (w *passing) stop() {
+// close ends the looks.
+func (w *watch) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed = true; w.next != nil {
@@ -120,38 +100,42 @@ func (w *passing) stop() {
 	}
 }
 
-// hanging lists the attempts that hang, each once, and one of each partition.
-func (q *queues) hanging(floor queue.Time) (all []*attempt) {
+func unpredicted(a *attempt, ran time.Duration) error {
+	return fmt.Errorf("an execution of model %s has run for %v, and nothing is known of how long it takes", a.model.name, ran.Round(time.Millisecond))
+}
+
+// hung gives up a partition on which an execution hangs. The server of one that is not in the table any more ends without being started again: another may
+// have its name.
+func (d *Dispatcher) hung(p *router.Partition, cause error) {
+	d.o.Logger.Error("a partition hangs", "partition", p.ID(), "error", cause)
+	retired := d.router.Retired(p)
+	d.router.Hung(p, cause)
+	if !retired {
+		d.o.Hung(p.ID(), cause)
+	}
+}
+
+// hanging adds the partitions on which executions of the queue hang to found, with why, each execution once. It reports whether anything is executed.
+func (q *queues) hanging(floor queue.Time, found map[*router.Partition]error) (busy bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	busy := false
 	for _, p := range q.numbered {
 		a := p.running
 		if a == nil {
 			continue
 		}
 		busy = true
-		predicted := a.finish - a.decided
-		if predicted <= 0 {
-			predicted = floor
-		}
-		if !a.hung && now-a.decided > max(floor, hangFactor*predicted) {
+		ran, predicted := now-a.decided, a.finish-a.decided
+		switch known := predicted > 0; {
+		case a.hung || ran <= max(floor, hangFactor*cmp.Or(max(0, predicted), floor)):
+		case known:
 			a.hung = true
-			if !slices.ContainsFunc(all, func(o *attempt) bool { return o.partition == a.partition }) { // the partition is lost with it
-				all = append(all, a)
-			}
+			found[a.partition] = fmt.Errorf("an execution of model %s has run for %v, %v were predicted", a.model.name, ran.Duration().Round(time.Millisecond), predicted.Duration().Round(time.Millisecond))
+		default:
+			a.hung = true
+			found[a.partition] = unpredicted(a, ran.Duration())
 		}
 	}
-	if q.watched = nil; busy {
-		q.watchSoon()
-	}
-	return all
-}
-
-// watchSoon sets the timer of the next look, unless it runs. Guarded by mu.
-func (q *queues) watchSoon() {
-	if q.watched == nil && q.watch != nil && !q.closed {
-		q.watched = q.clock.After(q.watchAfter, q.watch)
-	}
+	return busy
 }

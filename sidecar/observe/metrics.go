@@ -55,7 +55,7 @@ func newMetrics() *metrics {
 		batchRows:  histogram("batch_rows", "Rows of a batch.", prometheus.ExponentialBuckets(1, 2, 11), "model"),
 		executions: histogram("execution_duration_seconds", "One batch on one partition.", latencyBuckets(), "model", "partition"),
 		busy:       counter("partition_busy_seconds_total", "Time in which a partition worked on requests, in batches or passed through.", "partition"),
-		drops:      counter("dropped_requests_total", "Requests dropped or rejected, by reason.", "model", "reason"),
+		drops:      counter("dropped_requests_total", "Requests dropped or refused, by reason.", "model", "reason"),
 		gone:       counter("cancelled_requests_total", "Requests whose caller had gone before the answer: its deadline passed, it cancelled, or its connection ended (deadline, cancel, disconnect).", "model", "reason"),
 		retries:    counter("retried_requests_total", "Requests whose first attempt was lost with its partition.", "model"),
 		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
@@ -149,7 +149,7 @@ func (s *modelMetrics) finished(m *metrics, o Outcome) {
 		s.queued.Observe(o.Queued.Seconds())
 	case Cold:
 		m.cold.WithLabelValues(s.name).Observe(o.Latency.Seconds())
-	case Dropped, Rejected:
+	case Dropped, Refused:
 		m.drops.WithLabelValues(s.name, o.Reason).Inc()
 	case Cancelled:
 		m.gone.WithLabelValues(s.name, o.Reason).Inc()

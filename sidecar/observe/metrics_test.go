@@ -63,7 +63,7 @@ func TestMetrics(t *testing.T) {
 		`conch_requests_total{model="m",result="failed"} 0`,
 		`conch_requests_total{model="m",result="late"} 0`,
 		`conch_requests_total{model="m",result="ok"} 1`,
-		`conch_requests_total{model="m",result="rejected"} 0`,
+		`conch_requests_total{model="m",result="refused"} 0`,
 		`conch_retried_requests_total{model="m"} 1`,
 		`conch_shared_memory_bytes_total{partition="p"} 60`,
 	})
@@ -77,21 +77,21 @@ func TestRequestsThatCameToNoModel(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	r, err := observe.New(registry)
 	require.NoError(t, err)
-	r.Finished(observe.Outcome{Early: true, Name: "app", Result: observe.Rejected, Reason: "no_variant", At: start})
+	r.Finished(observe.Outcome{Early: true, Name: "app", Result: observe.Refused, Reason: "no_variant", At: start})
 	r.Finished(observe.Outcome{Early: true, Name: "app", Result: observe.Cancelled, Reason: "cancel", At: start})
-	r.Finished(observe.Outcome{Early: true, Model: "m", Result: observe.Rejected, Reason: "refused", At: start})
-	r.Finished(observe.Outcome{Early: true, Result: observe.Rejected, Reason: "unknown_model", At: start})
+	r.Finished(observe.Outcome{Early: true, Model: "m", Result: observe.Refused, Reason: "invalid", At: start})
+	r.Finished(observe.Outcome{Early: true, Result: observe.Refused, Reason: "unknown_model", At: start})
 	require.ElementsMatch(t, gathered(t, registry), []string{
 		`conch_cancelled_requests_total{model="app",reason="cancel"} 1`,
 		`conch_dropped_requests_total{model="",reason="unknown_model"} 1`,
 		`conch_dropped_requests_total{model="app",reason="no_variant"} 1`,
-		`conch_dropped_requests_total{model="m",reason="refused"} 1`,
+		`conch_dropped_requests_total{model="m",reason="invalid"} 1`,
 		`conch_named_requests_total{model="",name="app",result="cancelled"} 1`,
-		`conch_named_requests_total{model="",name="app",result="rejected"} 1`,
-		`conch_requests_total{model="",result="rejected"} 1`,
+		`conch_named_requests_total{model="",name="app",result="refused"} 1`,
+		`conch_requests_total{model="",result="refused"} 1`,
 		`conch_requests_total{model="app",result="cancelled"} 1`,
-		`conch_requests_total{model="app",result="rejected"} 1`,
-		`conch_requests_total{model="m",result="rejected"} 1`,
+		`conch_requests_total{model="app",result="refused"} 1`,
+		`conch_requests_total{model="m",result="refused"} 1`,
 	})
 }
 

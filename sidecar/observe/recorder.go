@@ -27,7 +27,7 @@ const (
 	OK        Result = "ok"
 	Late      Result = "late"
 	Dropped   Result = "dropped"
-	Rejected  Result = "rejected"
+	Refused   Result = "refused"
 	Cancelled Result = "cancelled"
 	Failed    Result = "failed"
 	// Cold waited for its model to be loaded on demand, and was answered. It is
@@ -35,7 +35,7 @@ const (
 	Cold Result = "cold"
 )
 
-func results() []Result { return []Result{OK, Late, Dropped, Rejected, Cancelled, Failed, Cold} }
+func results() []Result { return []Result{OK, Late, Dropped, Refused, Cancelled, Failed, Cold} }
 
 // Execution is one batch on one partition.
 type Execution struct {

@@ -190,12 +190,7 @@ func (f *Fronts) bind() error {
 
 // opens takes a listener in.
 func (f *Fronts) opens(key string, l net.Listener) {
-	d := door{Listener: l}
-	if key == "grpc" {
-		d.gated = f.gate.Listener(ingressgrpc.Listen(l), true)
-	} else {
-		d.gated = f.gate.Listener(l, false)
-	}
+	d := door{Listener: l, gated: f.gate.Listener(l, key == "grpc")}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.doors[key] = d

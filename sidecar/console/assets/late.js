@@ -22,7 +22,7 @@ function why(r) {
   const [worst] = r.now.outcomes ?? [];
   const spent = r.now.spent;
   const longest = spent && spans.reduce((a, b) => spent[b.id] > spent[a.id] ? b : a);
-  if (worst && (worst.result === 'failed' || worst.result === 'rejected')) return `${worst.result}${worst.reason ? `: ${worst.reason}` : ''}`;
+  if (worst && (worst.result === 'failed' || worst.result === 'refused')) return `${worst.result}${worst.reason ? `: ${worst.reason}` : ''}`;
   if (longest?.id === 'execute' && r.slo_seconds && spent.execute > 0.8 * r.slo_seconds) return `execution alone takes ${percent(spent.execute / r.slo_seconds)} of the SLO`;
   if (longest) return `${longest.name} for ${percent(spent[longest.id] / total(spent))} of its time`;
   return worst ? `${worst.result}${worst.reason ? `: ${worst.reason}` : ''}` : '';

@@ -27,7 +27,8 @@ const (
 	ParameterVariant = "conch_variant"
 )
 
-type appResolver struct {
+// Resolver finds the model that serves a request for an app. It is safe for concurrent use.
+type Resolver struct {
 	name    string
 	chooser *Chooser
 	// mostRows that a request can count as: a client may write any number into a
@@ -35,8 +36,11 @@ type appResolver struct {
 	mostRows int64
 }
 
-// Resolve implements Resolver.
-func (a *appResolver) Resolve(r *batch.Request, at time.Duration) (Target, error) {
+// Resolve makes r a request for the model that is to serve it, and removes the
+// parameters that are for Conch and not for the model. At is the time since a
+// moment that does not change. The error is a gRPC status error about the
+// request, or an *InactiveError.
+func (a *Resolver) Resolve(r *batch.Request, at time.Duration) (Target, error) {
 	w, err := a.wish(r)
 	if err != nil {
 		return Target{}, err
@@ -73,7 +77,7 @@ func (a *appResolver) Resolve(r *batch.Request, at time.Duration) (Target, error
 // dimension, which is the batch of every model that has one. A request with more
 // rows than the variants take at once is refused by their servers, and counts as
 // one row: the shape is the client's, and not checked yet.
-func (a *appResolver) rowsOf(r *batch.Request) int {
+func (a *Resolver) rowsOf(r *batch.Request) int {
 	if rows := int64(r.Rows()); rows > 1 && rows <= a.mostRows {
 		return int(rows)
 	}
@@ -82,7 +86,7 @@ func (a *appResolver) rowsOf(r *batch.Request) int {
 
 // wish returns the wish of a request; a value that the request does not give is
 // the app's.
-func (a *appResolver) wish(r *batch.Request) (Wish, error) {
+func (a *Resolver) wish(r *batch.Request) (Wish, error) {
 	w := a.chooser.app.Wish
 	if p, ok := batch.FindParameter(r.Parameters, ParameterAccuracy); ok {
 		v, ok := number(p)

@@ -5,7 +5,6 @@ package names
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -20,16 +19,6 @@ type Name struct {
 	Config   *tritonpb.ModelConfig
 	Versions []string
 	App      *App
-}
-
-// Resolver finds the model that serves a request for one name. It is safe for
-// concurrent use.
-type Resolver interface {
-	// Resolve makes r a request for the model that is to serve it, and removes the
-	// parameters that are for Conch and not for the model. At is the time since a
-	// moment that does not change. The error is a gRPC status error about the
-	// request, or an *InactiveError.
-	Resolve(r *batch.Request, at time.Duration) (Target, error)
 }
 
 // Target is what serves one request.
@@ -57,15 +46,15 @@ func (e *InactiveError) Error() string {
 }
 
 // Set has the resolvers of a route table.
-type Set map[string]Resolver
+type Set map[string]*Resolver
 
 // New makes the resolvers of the names of a table. They take over the load that
 // those of the table before have counted.
 func New(list map[string]*Name, before Set) Set {
 	all := make(Set, len(list))
 	for key, n := range list {
-		a := &appResolver{name: n.Name, chooser: NewChooser(n.App), mostRows: int64(n.Config.GetMaxBatchSize())}
-		if old, ok := before[key].(*appResolver); ok {
+		a := &Resolver{name: n.Name, chooser: NewChooser(n.App), mostRows: int64(n.Config.GetMaxBatchSize())}
+		if old := before[key]; old != nil {
 			a.chooser.resume(old.chooser)
 		}
 		all[key] = a

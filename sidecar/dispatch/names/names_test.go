@@ -31,7 +31,7 @@ func classify() *names.App {
 	}
 }
 
-func resolver(a *names.App) names.Resolver {
+func resolver(a *names.App) *names.Resolver {
 	return names.New(map[string]*names.Name{"classify": {Name: "classify", App: a}}, nil)["classify"]
 }
 

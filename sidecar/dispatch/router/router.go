@@ -328,7 +328,7 @@ func (r *Router) occupy(c *Change, n *notices) {
 		m := r.models[name]
 		delete(r.models, name)
 		m.leave(nil)
-		m.rescue()
+		m.stopOutage()
 		m.wake()
 	}
 	for _, spec := range c.changed {
@@ -398,7 +398,7 @@ func (m *model) failing() bool {
 func (r *Router) judgeOutage(m *model, n *notices) {
 	switch {
 	case m.up > 0 && !m.failing():
-		m.rescue()
+		m.stopOutage()
 		if m.out {
 			m.out = false
 			n.models = append(n.models, m.name)
@@ -410,8 +410,8 @@ func (r *Router) judgeOutage(m *model, n *notices) {
 	}
 }
 
-// rescue stops the outage timer of a model. Guarded by Router.mu.
-func (m *model) rescue() {
+// stopOutage stops the outage timer of a model. Guarded by Router.mu.
+func (m *model) stopOutage() {
 	if m.outage != nil {
 		m.outage.Stop()
 		m.outage = nil
@@ -431,7 +431,7 @@ func (r *Router) declareOut(m *model, timer *clock.Timer) {
 
 // declareOut declares the outage of a model, which ends the waits for it. Guarded by Router.mu.
 func (m *model) declareOut(n *notices) {
-	m.rescue()
+	m.stopOutage()
 	if !m.out {
 		m.out = true
 		n.models = append(n.models, m.name)
@@ -464,7 +464,7 @@ func (r *Router) Close() error {
 	r.closed = true
 	r.cancel()
 	for _, m := range r.models {
-		m.rescue()
+		m.stopOutage()
 		m.wake()
 	}
 	all := r.retiredAndNamed()

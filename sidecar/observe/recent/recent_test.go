@@ -43,7 +43,7 @@ func TestRequestsAreCountedByHowTheyEnded(t *testing.T) {
 	gone := ended("m", "cancelled", time.Second, time.Second)
 	gone.Left = true
 	r.Finished(gone)
-	r.Finished(ended("", "rejected", time.Second, 0))
+	r.Finished(ended("", "refused", time.Second, 0))
 
 	all := r.Models(start.Add(2 * time.Second))
 	require.Len(t, all, 1)
@@ -217,13 +217,13 @@ func TestMinutesWhileTheClockIsSet(t *testing.T) {
 func TestWaysToEndAreBounded(t *testing.T) {
 	r := recent.New(recent.Options{Window: window, Now: start})
 	for i := range 10_000 {
-		q := ended("m", "rejected", 0, 0)
+		q := ended("m", "refused", 0, 0)
 		q.Reason = fmt.Sprint(i)
 		r.Finished(q)
 	}
 	got := r.Models(start)[0].Now
 	require.Less(t, len(got.Outcomes), 40)
-	require.Equal(t, api.OutcomeCount{Result: "rejected", Reason: "other", Count: 10_000 - 32}, got.Outcomes[0])
+	require.Equal(t, api.OutcomeCount{Result: "refused", Reason: "other", Count: 10_000 - 32}, got.Outcomes[0])
 }
 
 // named counts how often it is asked.

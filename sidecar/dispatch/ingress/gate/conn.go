@@ -143,70 +143,41 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 		// that are ready hand over theirs first, one write has more of them.
 		runtime.Gosched()
 	}
-	if c.raw != nil && len(p) > writeChunk {
-		written, err = c.writeLarge(p)
-	} else {
-		written, err = c.writeChunks(p)
+	for first := true; err == nil && (first || written < len(p)); first = false {
+		var n int
+		if c.socket != nil {
+			n, err = c.AwaitWrite([][]byte{p[written:]})
+		} else {
+			n, err = c.writeChunk(p[written:])
+		}
+		written += n
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// GRPC's transport relies on its reader to find out that a connection is
-		// broken, and the reader would go on reading from this one.
-		c.gate.stall(c)
+	if errno := syscall.Errno(0); errors.As(err, &errno) && !errors.As(err, new(*net.OpError)) {
+		err = &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: errno}
 	}
 	return written, err
 }
 
-func (c *Conn) writeChunks(p []byte) (written int, err error) {
-	for first := true; first || len(p) > 0; first = false {
-		now := time.Now()
-		if err := c.extend(now); err != nil {
-			return written, err
-		}
-		n, err := c.Conn.Write(p[:min(len(p), writeChunk)])
-		written += n
-		if n > answerSize {
-			c.moved.Store(now.UnixNano())
-		}
-		if err != nil {
-			return written, err
-		}
-		p = p[n:]
-	}
-	return written, nil
-}
-
-// writeLarge offers the socket all of p at once, which takes half the time of
-// chunks, and observes itself when the client takes a part of it.
-func (c *Conn) writeLarge(p []byte) (written int, err error) {
-	if err := c.extend(time.Now()); err != nil {
+// writeChunk writes a part of p to a connection that is no socket: its progress is not visible.
+func (c *Conn) writeChunk(p []byte) (n int, err error) {
+	now := time.Now()
+	if err := c.extend(now); err != nil {
 		return 0, err
 	}
-	var failure error
-	err = c.raw.Write(func(fd uintptr) bool {
-		for written < len(p) {
-			n, err := syscall.Write(int(fd), p[written:])
-			switch {
-			case errors.Is(err, syscall.EINTR):
-				continue
-			case errors.Is(err, syscall.EAGAIN):
-				return false
-			case err != nil:
-				failure = err
-				return true
-			}
-			written += n
-			now := time.Now()
-			c.moved.Store(now.UnixNano())
-			if failure = c.extend(now); failure != nil {
-				return true
-			}
-		}
-		return true
-	})
-	if err == nil && failure != nil {
-		err = &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: failure}
+	n, err = c.Conn.Write(p[:min(len(p), writeChunk)])
+	c.wrote(n, now, err)
+	return n, err
+}
+
+// wrote notes what the client has taken of an answer, and closes a connection that takes nothing: its reader, by which transports find out that a connection is
+// broken, would go on reading from it.
+func (c *Conn) wrote(n int, now time.Time, err error) {
+	if n > answerSize {
+		c.moved.Store(now.UnixNano())
 	}
-	return written, err
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.gate.stall(c)
+	}
 }
 
 // Gathers implements wire.GatherWriter: a connection in the clear does.
@@ -232,12 +203,7 @@ func (c *Conn) AwaitWrite(pieces [][]byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.socket.AwaitWrite(pieces)
-	if n > answerSize {
-		c.moved.Store(time.Now().UnixNano())
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.gate.stall(c) // the reader would go on reading from it
-	}
+	c.wrote(n, time.Now(), err)
 	return n, err
 }
 
@@ -373,6 +339,19 @@ func (c *Conn) CloseWrite() error {
 
 // NetConn is the connection below.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// RemoteAddr implements net.Conn. The address is all that the request way has of the connection of a gRPC call. It has a method Disconnected() bool, by which a
+// cancel is known from a connection that has ended.
+func (c *Conn) RemoteAddr() net.Addr { return remote{c.Conn.RemoteAddr(), c} }
+
+// remote is the address of a connection's client.
+type remote struct {
+	net.Addr
+	conn *Conn
+}
+
+// Disconnected reports whether the connection has ended.
+func (r remote) Disconnected() bool { return r.conn.ended() }
 
 // Shaken marks that the protocol on this connection has begun: a server that
 // drains the connection now can tell its client so.

@@ -39,7 +39,7 @@ func benchmark(b *testing.B, library bool, size, callers int) {
 	l, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(b, err)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(door.Listener(front.Listen(l), true)) }()
+	go func() { defer close(done); _ = s.Serve(door.Listener(l, true)) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(b, err)
 	defer func() { require.NoError(b, conn.Close()); s.Stop(); <-done; door.Close() }()

@@ -69,7 +69,7 @@ func gated(t *testing.T, g gate.Options, largest int) (*refusals, tritonpb.GRPCI
 	g.Connections, g.Stall = 10, time.Minute
 	door := gate.New(g)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(door.Listener(front.Listen(l), true)) }()
+	go func() { defer close(done); _ = s.Serve(door.Listener(l, true)) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()); s.Stop(); <-done; door.Close() })
