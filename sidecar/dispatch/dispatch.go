@@ -36,7 +36,6 @@ type Dispatcher struct {
 	endedTwice atomic.Int64                    // tickets that ended again: faults of Conch's
 	background context.Context                 // ends with Close
 	cancel     context.CancelFunc
-	tasks      tasks
 	attempts   tasks      // that were begun
 	swapping   sync.Mutex // held by Swap
 }
@@ -359,12 +358,11 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 		now(answer{err: errExpired, result: Dropped, reason: why.String()})
 		return
 	}
-	// The call was admitted, so it is served. Close closes the queues before
-	// tasks, so tasks.start starts the function.
+	// The call was admitted, so it is served, by a worker: Close closes the queues before the workers.
 	c.set(running)
 	c.req.Ref()
 	if why != queue.DropTooLarge && d.queues.changesQueue(c) {
-		d.tasks.start(func() { d.move(c) }) // move queues it again
+		d.workers.start(func() { d.move(c) }) // move queues it again
 		return
 	}
 	serve := func() answer { return d.passThrough(c) }
@@ -378,7 +376,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 			}
 		}
 	}
-	d.tasks.start(func() {
+	d.workers.start(func() {
 		defer c.req.Free()
 		d.answer(nil, c, d.safely(serve))
 	})
@@ -461,7 +459,6 @@ func (d *Dispatcher) Close() error {
 	err := d.router.Close()
 	d.queues.close() // from now on nothing is dropped
 	d.watch.close()
-	d.tasks.close()
 	d.workers.all.close()
 	d.attempts.close()
 	return err

@@ -140,8 +140,10 @@ func (w *walk) beginStep(i int, last bool) bool {
 		w.results <- stepped{i, queued, w.d.clock.Now(), a}
 	}
 	w.open++
-	if last && w.open == 1 || !w.d.tasks.start(do) {
+	if last && w.open == 1 {
 		do()
+	} else {
+		w.d.workers.start(do)
 	}
 	return true
 }
@@ -304,8 +306,10 @@ func (w *walk) leave() {
 	if w.answer.result == Cancelled {
 		w.cancel()
 	}
-	if w.open == 0 || !w.d.tasks.start(after) {
+	if w.open == 0 {
 		after()
+	} else {
+		w.d.workers.start(after)
 	}
 }
 

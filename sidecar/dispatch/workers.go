@@ -81,20 +81,7 @@ func (t *tasks) add() bool {
 	return !t.closed
 }
 
-// start runs f on a goroutine of its own. After close it returns false and does
-// not run f.
-func (t *tasks) start(f func()) bool {
-	if !t.add() {
-		return false
-	}
-	go func() {
-		defer t.running.Done()
-		f()
-	}()
-	return true
-}
-
-// close makes add and start return false from now on, and waits for the goroutines
+// close makes add return false from now on, and waits for the goroutines
 // that run.
 func (t *tasks) close() {
 	t.mu.Lock()
