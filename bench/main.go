@@ -152,6 +152,14 @@ func (b *bench) publish(r *figure.Report) error {
 	return r.Validate()
 }
 
+// keep writes what a report has so far, for a run of many parts that may be stopped, where publish would write it.
+func (b *bench) keep(r *figure.Report) error {
+	if b.quick || b.only != "" {
+		return nil
+	}
+	return r.Write(b.results)
+}
+
 // say prints a line of progress with the seconds since the start.
 func (b *bench) say(line string) {
 	fmt.Fprintf(b.progress, "[%6.1fs] %s\n", time.Since(b.start).Seconds(), line)

@@ -33,10 +33,18 @@ const (
 	mixElements = 150_000
 	// mixRate is about what the GPUs of a load can do in batches of eight, in req/s: times are stretched for that, so that two cores carry the bytes.
 	mixRate = 120
-	// mixRequests is how many a trial has.
-	mixRequests = 1000
+	// mixSLO is by how much SLOs are longer than published, which are for GPUs that no other model uses: where eight share them, single rows of one wait for
+	// batches of others, and by the published ones Triton holds a few requests a second.
+	mixSLO = 3
+	// mixRequests is how many a trial has, mixLength the longest that one is.
+	mixRequests, mixLength = 1000, 30 * time.Second
+	// adviceRate is what clients send while advice is asked for.
+	adviceRate = mixRate / 4
+	// adviceLook is how long advise looks at the traffic: so long that all models but the one that is asked for least have the 200 requests that advise wants of
+	// them. adviceWithin is how long batches may be timed meanwhile, for adviceShare of the server's time.
+	adviceLook, adviceWithin, adviceShare = 2 * time.Minute, 100 * time.Second, .2
 	// adviceLimit is how long an answer may take; one that takes longer is none.
-	adviceLimit = 75 * time.Second
+	adviceLimit = adviceLook + 30*time.Second
 	// adviceFile is the results file with what advise said.
 	adviceFile = "advise"
 )
@@ -72,6 +80,7 @@ func drawMix(number int) (mix, error) {
 	m.stretch = max(stretch, mixGPUs*sum/busy/mixRate)
 	for i := range list {
 		list[i].Profile = list[i].Profile.Stretched(m.stretch)
+		list[i].Profile.SLO *= mixSLO
 	}
 	m.models = rig.Emulated(list...)
 	return m, nil
@@ -105,28 +114,32 @@ func (m mix) arrivals(rate float64, seed uint64, length time.Duration) ([]loadge
 func (b *bench) mixContest(m mix) *rig.Contest {
 	return &rig.Contest{
 		Models: m.models, GPUs: mixGPUs, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin, Warmup: time.Second, Learn: learnFor,
-		Requests: b.requests(mixRequests), Arrivals: m.arrivals, Seed: b.seed, Step: 1.25, Resolution: .06, Progress: func(line string) { b.say(m.name + ": " + line) },
+		Requests: b.requests(mixRequests), Measure: mixLength, Every: true, Arrivals: m.arrivals, Seed: b.seed, Step: 1.5, Resolution: .06, Progress: func(line string) { b.say(m.name + ": " + line) },
 	}
 }
 
-// node starts the server of a mix: one for all GPUs, with dynamic batching as Triton's documentation begins with.
-func (b *bench) node(ctx context.Context, m mix) (*rig.Tritons, error) {
-	return rig.StartTritons(ctx, rig.TritonOptions{Server: b.server, Models: m.models, GPUs: mixGPUs, Node: rig.NodeBound, Dynamic: &zoo.DynamicBatching{}})
-}
-
-// eachMix runs something for each load that --only lets through.
-func (b *bench) eachMix(do func(mix) error) error {
-	if b.server == "" {
-		return errors.New("no tritonserver: run `make bench BENCH=live`, or say --tritonserver")
-	}
+// eachMix does something for each load that --only lets through, and keeps what the report has by then: a run that is stopped has lost nothing but the load that
+// it was at. A load that fails is begun once more, since what it adds to the report it adds at its end.
+func (b *bench) eachMix(ctx context.Context, r *figure.Report, do func(mix) error) error {
 	n := mixLoads
 	if b.quick {
 		n = 1
 	}
 	for number := range n {
 		m, err := drawMix(number)
-		if err == nil && strings.Contains("mix."+m.name, b.only) {
+		if err != nil {
+			return err
+		}
+		if !strings.Contains("mix."+m.name, b.only) {
+			continue
+		}
+		err = do(m)
+		if err != nil && ctx.Err() == nil {
+			b.say(fmt.Sprintf("%s: %v; it is begun once more", m.name, err))
 			err = do(m)
+		}
+		if err == nil {
+			err = b.keep(r)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
@@ -135,14 +148,38 @@ func (b *bench) eachMix(do func(mix) error) error {
 	return nil
 }
 
+// before does something with the server of a load: one for all GPUs, with dynamic batching as Triton's documentation begins with. That a server of Triton's hangs
+// at its end, as some do now and then, takes nothing from what it has answered.
+func (b *bench) before(ctx context.Context, m mix, do func(*rig.Tritons) error) error {
+	if b.server == "" {
+		return errors.New("no tritonserver: run `make bench BENCH=live`, or say --tritonserver")
+	}
+	server, err := rig.StartTritons(ctx, rig.TritonOptions{Server: b.server, Models: m.models, GPUs: mixGPUs, Node: rig.NodeBound, Dynamic: &zoo.DynamicBatching{}})
+	if err != nil {
+		return err
+	}
+	err = do(server)
+	if closing := server.Close(); closing != nil {
+		if err != nil {
+			return errors.Join(err, closing)
+		}
+		b.say(fmt.Sprintf("%s: %v; what it has answered counts", m.name, closing))
+	}
+	return err
+}
+
 // emulatedMix says what is not real.
-const emulatedMix = "GPUs: an execution sleeps for the published times of models of the 1080 Ti, stretched so that four GPUs do some 120 requests a second, in the python backend of one real tritonserver for all four"
+const emulatedMix = "GPUs: an execution sleeps for the published times of models of the 1080 Ti, stretched so that four GPUs do some 120 requests a second, SLOs three times as much, in the python backend of one real tritonserver for all four"
 
 // advise asks `tritonctl advise` what Conch would gain on each of the ten loads, before anything of them is measured.
 func (b *bench) advise(ctx context.Context, r *figure.Report) error {
 	r.Emulated = emulatedMix
-	return b.eachMix(func(m mix) error {
-		a, err := b.adviceOf(ctx, m)
+	return b.eachMix(ctx, r, func(m mix) error {
+		var a advice
+		err := b.before(ctx, m, func(server *rig.Tritons) (err error) {
+			a, err = b.adviceOf(ctx, m, server)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -151,7 +188,7 @@ func (b *bench) advise(ctx context.Context, r *figure.Report) error {
 			r.Add(name+"answered", 0, "bool", "too little is known: "+strings.Join(a.Missing, "; "))
 			return nil
 		}
-		r.Add(name+"answered", 1, "bool", fmt.Sprintf("eight models, Zipf .9, 600 KB rows, times x%.1f", m.stretch))
+		r.Add(name+"answered", 1, "bool", fmt.Sprintf("eight models, Zipf .9, 600 KB rows, times x%.1f, SLOs x%.1f", m.stretch, mixSLO*m.stretch))
 		r.Add(name+"predicted", a.Ratio, "ratio", "rate that Conch would hold over what the server holds")
 		r.Add(name+"predicted_low", a.Low, "ratio", "the answer's range")
 		r.Add(name+"predicted_high", a.High, "ratio", "the answer's range")
@@ -173,34 +210,35 @@ func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
 			r.Versions["advice"] = report.When.UTC().Format(time.RFC3339)
 		}
 	}
-	if len(said) == 0 && !b.quick {
-		return errors.New("results/advise.json is missing: `make bench BENCH=live` asks first and measures then")
+	for number := range mixLoads {
+		name := fmt.Sprintf("mix%d", number)
+		if _, asked := said["advise."+name+".answered"]; !asked && !b.quick && strings.Contains("mix."+name, b.only) {
+			return fmt.Errorf("%s has nothing about %s: ask first, with conch-bench advise, and measure then; `make bench BENCH=live` does both", filepath.Join(b.results, adviceFile+".json"), name)
+		}
 	}
 	var ratios []float64
 	hits, answered := 0, 0
-	err = b.eachMix(func(m mix) (err error) {
-		server, err := b.node(ctx, m)
+	err = b.eachMix(ctx, r, func(m mix) error {
+		var alone, with rig.Standing
+		err := b.before(ctx, m, func(server *rig.Tritons) (err error) {
+			c := b.mixContest(m)
+			if alone, err = c.HighestOf(ctx, rig.TritonSetup{Node: rig.NodeBound}, server, adviceRate); err != nil {
+				return err
+			}
+			setup := rig.ConchSetup{Attach: mixGPUs}
+			conch, err := setup.StartBefore(ctx, c, server)
+			if err != nil {
+				return err
+			}
+			with, err = c.HighestOf(ctx, setup, conch, alone.Rate)
+			return errors.Join(err, conch.Close())
+		})
 		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, server.Close()) }()
-		c := b.mixContest(m)
-		alone, err := c.HighestOf(ctx, rig.TritonSetup{Node: rig.NodeBound}, server, .6*mixRate)
-		if err != nil {
-			return err
-		}
-		setup := rig.ConchSetup{Attach: mixGPUs}
-		conch, err := setup.StartBefore(ctx, c, server)
-		if err != nil {
-			return err
-		}
-		with, err := c.HighestOf(ctx, setup, conch, alone.Rate)
-		if err = errors.Join(err, conch.Close()); err != nil {
 			return err
 		}
 		name, ratio := "mix."+m.name+".", with.Held()/alone.Held()
 		ratios = append(ratios, ratio)
-		r.Add(name+"triton.goodput", alone.Held(), "req/s", "one server for all GPUs, dynamic batching")
+		r.Add(name+"triton.goodput", alone.Held(), "req/s", "at most 1% bad for every model: one server for all GPUs, dynamic batching")
 		r.Add(name+"conch.goodput", with.Held(), "req/s", "the same server with Conch in front of it")
 		r.Add(name+"goodput_ratio", ratio, "ratio", "measured")
 		low, known := said["advise."+m.name+".predicted_low"]
@@ -230,13 +268,8 @@ type advice struct {
 	High    float64 `json:"ratio_high"`
 }
 
-// adviceOf asks for advice while clients send single rows, at half of what the GPUs can do, to a server that a conch observes.
-func (b *bench) adviceOf(ctx context.Context, m mix) (out advice, err error) {
-	server, err := b.node(ctx, m)
-	if err != nil {
-		return out, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
+// adviceOf asks for advice while clients send single rows, at a quarter of what the GPUs can do in batches of eight, to a server that a conch observes.
+func (b *bench) adviceOf(ctx context.Context, m mix, server *rig.Tritons) (out advice, err error) {
 	c := b.mixContest(m)
 	conch, err := rig.ConchSetup{Attach: mixGPUs, Observe: true}.StartBefore(ctx, c, server)
 	if err != nil {
@@ -250,7 +283,7 @@ func (b *bench) adviceOf(ctx context.Context, m mix) (out advice, err error) {
 	sending, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	const most = 5 * time.Minute
-	given, err := m.arrivals(mixRate/2, b.seed, most)
+	given, err := m.arrivals(adviceRate, b.seed, most)
 	if err != nil {
 		stop()
 		return out, errors.Join(err, caller.Close())
@@ -262,10 +295,10 @@ func (b *bench) adviceOf(ctx context.Context, m mix) (out advice, err error) {
 	}()
 	defer func() { stop(); <-done; err = errors.Join(err, caller.Close()) }()
 
-	b.say(fmt.Sprintf("%s: tritonctl advise --measure at %d req/s", m.name, mixRate/2))
+	b.say(fmt.Sprintf("%s: tritonctl advise --measure at %d req/s, for %v", m.name, adviceRate, adviceLook))
 	limited, cancel := context.WithTimeout(ctx, adviceLimit)
 	defer cancel()
-	command := exec.CommandContext(limited, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--share", "0.5", "--yes", "--for", "20s", "--seeds", "3", "-o", "json")
+	command := exec.CommandContext(limited, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--share", fmt.Sprint(adviceShare), "--yes", "--within", adviceWithin.String(), "--for", adviceLook.String(), "--seeds", "3", "-o", "json")
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	text, err := command.Output()

@@ -5,6 +5,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -54,6 +56,56 @@ func TestResultsFileIsWritten(t *testing.T) {
 	for _, other := range []*bench{{quick: true}, {only: "x"}} {
 		other.out, other.progress = io.Discard, io.Discard
 		require.Error(t, other.publish(&figure.Report{File: "../x"}), "a report that could not be written is wrong all the same")
+	}
+}
+
+// TestAStoppedRunKeepsTheLoadsThatEnded: what is stopped at the third load has the first two in its file; the second had failed once. A part is not kept.
+func TestAStoppedRunKeepsTheLoadsThatEnded(t *testing.T) {
+	for _, c := range []struct {
+		only string
+		kept []string
+	}{{"", []string{"mix.mix0.goodput_ratio", "mix.mix1.goodput_ratio"}}, {"mix", nil}} {
+		b := &bench{out: io.Discard, progress: io.Discard, results: t.TempDir(), only: c.only}
+		r := &figure.Report{File: "mix", Command: "make bench BENCH=live"}
+		ctx, stop := context.WithCancel(t.Context())
+		var begun []string
+		err := b.eachMix(ctx, r, func(m mix) error {
+			begun = append(begun, m.name)
+			switch len(begun) {
+			case 2:
+				return errors.New("a server ended")
+			case 4:
+				stop()
+				return ctx.Err()
+			}
+			r.Add("mix."+m.name+".goodput_ratio", 1.5, "ratio", "")
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "mix2: ")
+		require.Equal(t, []string{"mix0", "mix1", "mix1", "mix2"}, begun)
+		reports, err := figure.Read(b.results)
+		require.NoError(t, err)
+		var kept []string
+		for _, report := range reports {
+			for _, f := range report.Figures {
+				kept = append(kept, f.Name)
+			}
+		}
+		require.Equal(t, c.kept, kept)
+	}
+}
+
+// TestMixesAreMeasuredOnceAdviceIsWritten: advice about one load lets no other be measured.
+func TestMixesAreMeasuredOnceAdviceIsWritten(t *testing.T) {
+	said := &figure.Report{File: "advise", Command: "make bench BENCH=live"}
+	said.Add("advise.mix0.answered", 1, "bool", "")
+	directory := t.TempDir()
+	require.NoError(t, said.Write(directory))
+	for only, want := range map[string]string{"": "has nothing about mix1: ask first", "mix0": "no tritonserver"} {
+		root := command(io.Discard, io.Discard)
+		root.SetArgs([]string{"mix", "--results", directory, "--tritonserver", "", "--only", only})
+		require.ErrorContains(t, root.ExecuteContext(t.Context()), want)
 	}
 }
 

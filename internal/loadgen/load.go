@@ -65,6 +65,8 @@ type Load struct {
 	Log bool
 	// AbortAbove ends a run whose fraction of bad requests is sure to end well above this; 0 means never. See Result.Aborted.
 	AbortAbove float64
+	// AbortEach ends a run once more than this fraction of the requests that Given has for a model, after the warm-up, were bad; 0 means never.
+	AbortEach float64
 }
 
 // Caller sends one request and returns when it is answered. A nil error is a correct answer; ErrWrong is a wrong one.

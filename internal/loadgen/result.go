@@ -18,7 +18,8 @@ type Result struct {
 	Rate     float64
 	Measured time.Duration
 	Models   []ModelResult
-	// Aborted says that the run ended early because its fraction of bad requests was sure to end above Load.AbortAbove.
+	// Aborted says that the run ended early because its fraction of bad requests was sure to end above Load.AbortAbove, or that of a model
+	// above Load.AbortEach.
 	Aborted bool
 	// Start is when the run began, on its clock; Log is every request in the order in which they were sent, if Load.Log asked for it.
 	Start time.Time
@@ -134,8 +135,10 @@ type counts struct {
 	models []ModelResult
 	bad    int
 	enough int // bad requests after which the run cannot end near AbortAbove any more; 0 means never
-	aborts bool
-	each   []Entry
+	// allowed are the bad requests of each model up to which the run goes on; nil where it always does.
+	allowed []int
+	aborts  bool
+	each    []Entry
 }
 
 func newCounts(l Load) *counts {
@@ -147,6 +150,17 @@ func newCounts(l Load) *counts {
 		// Twice what is allowed and four standard deviations of a Poisson count.
 		allowed := l.AbortAbove * l.Rate * l.Measure.Seconds()
 		c.enough = int(2*allowed+4*math.Sqrt(allowed)) + 5
+	}
+	if l.AbortEach > 0 && len(l.Given) > 0 {
+		given := make([]int, len(l.Models))
+		for _, a := range l.Given {
+			if a.At >= l.Warmup {
+				given[a.Model]++
+			}
+		}
+		for _, n := range given {
+			c.allowed = append(c.allowed, int(l.AbortEach*float64(n)))
+		}
 	}
 	return c
 }
@@ -184,7 +198,7 @@ func (c *counts) answered(model int, latency time.Duration, cancelled bool, err 
 		m.FirstError = err
 	}
 	c.bad++
-	c.aborts = c.aborts || c.enough > 0 && c.bad >= c.enough
+	c.aborts = c.aborts || c.enough > 0 && c.bad >= c.enough || c.allowed != nil && m.Late+m.Wrong+m.Failed > c.allowed[model]
 }
 
 func (c *counts) log(e Entry) {

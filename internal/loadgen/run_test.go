@@ -147,6 +147,32 @@ func TestHopelessRunEndsEarly(t *testing.T) {
 	})
 }
 
+// TestARunEndsWithTheFirstModelThatCannotHold: a tenth of the requests are of a model all of whose answers are late, and of its twenty one may be. The warm-up's
+// do not count.
+func TestARunEndsWithTheFirstModelThatCannotHold(t *testing.T) {
+	var given []loadgen.Arrival
+	for i := range 220 {
+		given = append(given, loadgen.Arrival{At: time.Duration(i) * 100 * time.Millisecond, Model: min(1, i%10) ^ 1})
+	}
+	for _, c := range []struct {
+		each float64
+		sent int
+	}{{.05, 2}, {1, 20}, {0, 20}} {
+		synctest.Test(t, func(t *testing.T) {
+			load := loadgen.Load{
+				Models: []loadgen.Model{{Name: "often", SLO: time.Second}, {Name: "seldom", SLO: time.Millisecond}}, Given: given, Warmup: 2 * time.Second, Measure: 20 * time.Second,
+				Patience: time.Second, AbortEach: c.each,
+			}
+			result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
+				return taking(ctx, 10*time.Millisecond)
+			}), bubble{})
+			require.NoError(t, err)
+			require.Equal(t, c.sent < 20, result.Aborted)
+			require.Equal(t, c.sent, result.Models[1].Sent)
+		})
+	}
+}
+
 func TestEqualSeedsGiveEqualLoads(t *testing.T) {
 	draw := func(seed uint64) (got []int) {
 		synctest.Test(t, func(t *testing.T) {

@@ -29,7 +29,8 @@ type Contest struct {
 	Bin string
 	// Warmup and Measure are the lengths of one trial.
 	Warmup, Measure time.Duration
-	// Requests is how many requests a trial counts, whatever its rate, instead of Measure and Confirm; 0 means that those count.
+	// Requests is how many requests a trial counts, whatever its rate, instead of Measure and Confirm, or as many as come within Measure where that is set; 0
+	// means that those count.
 	Requests int
 	// Arrivals draws what is sent at a rate in so much time, in order; nil: Poisson arrivals, each for a model by its weight.
 	Arrivals func(rate float64, seed uint64, length time.Duration) ([]loadgen.Arrival, error)
@@ -40,6 +41,8 @@ type Contest struct {
 	// Together confirms a rate if at most Limit of all requests are bad, whichever model they were for: where what is compared differs in how
 	// many models it has.
 	Together bool
+	// Every asks in a search, too, that at most Limit of the requests of every model are bad. With Arrivals, a trial ends where one has more.
+	Every bool
 	// Learn is for how long each setup that was started is offered a part of the rate that its search begins at, before the first trial, and
 	// nothing counts: so that it is not judged by what it learnt of a machine on which servers were being started. 0 means not at all.
 	Learn time.Duration
@@ -75,6 +78,9 @@ func (c *Contest) load(rate float64) loadgen.Load {
 	length := c.Measure
 	if c.Requests > 0 {
 		length = time.Duration(float64(c.Requests) / rate * float64(time.Second))
+		if c.Measure > 0 {
+			length = min(length, c.Measure)
+		}
 	}
 	l := loadgen.Load{Models: c.Models.Load(), Rate: rate, Warmup: c.Warmup, Measure: length, Seed: c.Seed, Patience: time.Second}
 	for _, m := range l.Models {
@@ -202,8 +208,11 @@ func (c *Contest) HoldsOf(ctx context.Context, setup Setup, s System, from float
 	return Standing{Setup: setup, Trial: held}, err
 }
 
-// HighestOf searches the highest rate that a setup holds which was started as s.
+// HighestOf searches the highest rate that a setup holds which was started as s, once it has learnt.
 func (c *Contest) HighestOf(ctx context.Context, setup Setup, s System, start float64) (Standing, error) {
+	if err := c.learn(ctx, s, start); err != nil {
+		return Standing{}, err
+	}
 	found, err := c.highest(ctx, title(setup), s, c.search(start))
 	if err == nil && found == nil {
 		err = fmt.Errorf("rig: %s does not hold even %.0f req/s", title(setup), start/100)
@@ -237,11 +246,17 @@ func (c *Contest) highest(ctx context.Context, name string, s System, search loa
 	rate, err := search.Highest(ctx, func(ctx context.Context, rate float64) (bool, error) {
 		load := c.load(rate)
 		load.AbortAbove = Limit
+		if c.Every {
+			load.AbortEach = Limit
+		}
 		trial, err := c.trial(ctx, name, s, load)
 		if err != nil {
 			return false, err
 		}
 		trials[rate] = trial
+		if c.Every {
+			return !trial.Aborted && c.bad(trial) <= Limit, nil
+		}
 		return trial.Bad() <= Limit, nil
 	})
 	if err != nil || rate == 0 {

@@ -43,6 +43,9 @@ type Input struct {
 	// Counted are executions by model that servers counted while generated batches were sent; they win over the snapshot's profiles, and are as
 	// Shared says of those.
 	Counted map[string][]Executions
+	// Timed are the round trips of these batches by model, as fast as the fastest of them were. A round trip takes no less than the execution: Counted, without
+	// what batches waited for each other in the simulation, are not believed to be slower.
+	Timed map[string]Grid
 	// Shared: the snapshot's observations are executions that the servers counted themselves, with the time in which they waited for other
 	// models of the same GPU.
 	Shared bool

@@ -171,6 +171,19 @@ func (l line) points(maxBatch int) []*policy.ProfilePoint {
 	return g.points(maxBatch)
 }
 
+// line is the one of least squares through a grid; nil where the grid has fewer than two sizes.
+func (g Grid) line() *line {
+	if len(g) < 2 {
+		return nil
+	}
+	var all []counted
+	for _, rows := range slices.Sorted(maps.Keys(g)) {
+		all = append(all, counted{rows, 1, microseconds(g[rows])})
+	}
+	fit := fitted(all)
+	return &fit
+}
+
 // kind is a model on a type of GPU.
 type kind struct{ model, gpuType string }
 
@@ -183,6 +196,23 @@ type hidden struct {
 	line
 	// ratio of beta to alpha that is assumed; below 0 where the line is known but for its level.
 	ratio float64
+	// timed is the line of round trips, which take no less; nil where there are none.
+	timed *line
+}
+
+// bound takes the line of round trips where that is the faster one, over the sizes that were seen: where generated batches were large, clients' waited for
+// those too, which nothing simulates.
+func (h *hidden) bound() {
+	if h.timed == nil {
+		return
+	}
+	sum := 0.0
+	for _, c := range h.seen {
+		sum += h.timed.at(c.rows) - h.at(c.rows)
+	}
+	if sum < 0 {
+		h.line = *h.timed
+	}
 }
 
 // rounds and part are of the search for the times without waiting: each round simulates the servers and takes off a part of the difference.
@@ -199,6 +229,7 @@ func (w *world) uncover(ctx context.Context, all []*hidden, rate float64) error 
 	}
 	for _, h := range all {
 		h.start()
+		h.bound()
 		replace(w.snapshot, h.model, h.gpuType, h.points(h.maxBatch))
 	}
 	for range rounds {
@@ -208,6 +239,7 @@ func (w *world) uncover(ctx context.Context, all []*hidden, rate float64) error 
 		}
 		for _, h := range all {
 			h.correct(executionsOf(r, w.snapshot, h.model))
+			h.bound()
 			replace(w.snapshot, h.model, h.gpuType, h.points(h.maxBatch))
 		}
 	}
@@ -289,7 +321,7 @@ func (a *Advice) learn(in *Input, x *policy.Index, s *policy.Snapshot, m *policy
 			w.open = append(w.open, &hidden{kind: k, seen: in.seen(x, k.model, k.gpuType)[:1], maxBatch: int(m.GetMaxBatchSize())})
 		case statistics:
 			all := in.seen(x, k.model, k.gpuType)
-			w.hidden = append(w.hidden, &hidden{kind: k, seen: all, maxBatch: int(m.GetMaxBatchSize()), ratio: -1})
+			w.hidden = append(w.hidden, &hidden{kind: k, seen: all, maxBatch: int(m.GetMaxBatchSize()), ratio: -1, timed: in.Timed[k.model].line()})
 			a.above(m, all[len(all)-1].rows, k.gpuType)
 		case given:
 			replace(s, k.model, k.gpuType, in.Grids[k.model].points(int(m.GetMaxBatchSize())))

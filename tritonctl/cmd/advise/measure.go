@@ -54,19 +54,20 @@ func (o *Options) timed(ctx context.Context, conch *client.Client, in *advise.In
 		if len(m.Batches) == 0 || in.Grids[m.Model] != nil {
 			continue
 		}
+		timed := advise.Grid{}
+		for _, b := range m.Batches {
+			timed[b.Rows] = seconds(b.Seconds)
+		}
 		if len(m.Executions) > 1 {
 			if in.Counted == nil {
-				in.Counted = map[string][]advise.Executions{}
+				in.Counted, in.Timed = map[string][]advise.Executions{}, map[string]advise.Grid{}
 			}
 			for _, e := range m.Executions {
 				in.Counted[m.Model] = append(in.Counted[m.Model], advise.Executions{Rows: e.Rows, Count: e.Repeats, Mean: seconds(e.Seconds)})
 			}
+			in.Timed[m.Model] = timed
 		} else {
-			grid := advise.Grid{}
-			for _, b := range m.Batches {
-				grid[b.Rows] = seconds(b.Seconds)
-			}
-			in.Grids[m.Model] = grid
+			in.Grids[m.Model] = timed
 		}
 		if n := len(m.Batches); n > 1 {
 			first, last := m.Batches[0], m.Batches[n-1]
