@@ -134,7 +134,7 @@ func (l *loan) denied(d *Dispatcher, a *attempt, err error) bool {
 	if unknown {
 		// The server does not know the region: a client had all regions
 		// unregistered, or the server was started again.
-		a.partition.Memory().Discard()
+		a.partition.Memory().Ended()
 	} else if !a.model.unlendable.Swap(true) {
 		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", a.model.name, "error", err)
 	}

@@ -171,7 +171,11 @@ func (r *Router) AttachedOn(p *Partition, model string) any {
 func (r *Router) set(p *Partition, to state, reason string, n *notices) {
 	from := p.state
 	p.state, p.reason = to, reason
-	if to != up && p.memory != nil {
+	switch {
+	case p.memory == nil || to == up:
+	case to == down:
+		n.ended = append(n.ended, p.memory)
+	default:
 		n.memories = append(n.memories, p.memory)
 	}
 	for name, l := range p.places {

@@ -159,13 +159,17 @@ type notices struct {
 	models     []string
 	places     []*place
 	logs       []func()
-	memories   []*shm.Pool
+	memories   []*shm.Pool // of servers that are lost
+	ended      []*shm.Pool // of servers that their driver has set down
 }
 
 // discard gives up memory of servers that are not up, which unmaps what is not lent.
 func (n *notices) discard() {
 	for _, m := range n.memories {
 		m.Discard()
+	}
+	for _, m := range n.ended {
+		m.Ended()
 	}
 }
 

@@ -56,7 +56,9 @@ type Pool struct {
 	slabs   []*slab
 	known   map[*slab]bool // that the server has mapped since the last Discard, other pools' included, and has not been asked to unmap
 	readers []*Pool        // whose servers get the slabs of this pool, too
-	size    int64          // of slabs, of those that are being made, and of those that are let go because a reader lacks them
+	size    int64          // of slabs, of those that are being made, of those that are let go because a reader lacks them, and of those that are kept
+	kept    int64          // of those that were let go, and of which the server has what was forsaken until its end
+	ends    int64          // counts the ends of servers
 	growing bool
 	denied  bool // slabs, by the server or the system, until the next Discard
 	shuns   bool // the server has denied the slab of another pool since the last Discard
@@ -124,7 +126,7 @@ func (p *Pool) grow(n int) {
 			p.offer(s, readers)
 		}
 		if err == nil && !fits {
-			p.letGo(s)
+			p.letGo(s, false)
 		}
 		if err != nil && !closed {
 			p.log.Info("tensors go through the socket: no shared memory with the server", "bytes", size, "error", err)
@@ -178,9 +180,25 @@ func Check(ctx context.Context, server Registrar) error {
 
 // letGo condemns a slab, and unregisters it with the servers once nothing of it is lent. Triton unmaps a region at once when it is unregistered, and
 // crashes if an execution writes there afterwards. So a slab of which a block was forsaken stays registered until the servers' end, and so does, with the
-// pool's own server, one of which something is lent when the pool is closed.
-func (p *Pool) letGo(s *slab) {
+// pool's own server, one of which something is lent when the pool is closed. Counted: it counts for the limit until it is unregistered. One that stays
+// registered counts until the server's end.
+func (p *Pool) letGo(s *slab, counted bool) {
+	size := int64(len(s.memory))
+	p.mu.Lock()
+	epoch, ends := p.epoch.Load(), p.ends
+	p.mu.Unlock()
 	s.condemn(func(unused bool) {
+		p.mu.Lock()
+		switch still := counted && epoch == p.epoch.Load(); {
+		case unused && still:
+			p.size -= size
+		case unused || ends != p.ends:
+		case still:
+			p.kept += size
+		default:
+			p.kept, p.size = p.kept+size, p.size+size
+		}
+		p.mu.Unlock()
 		for _, with := range s.with {
 			with.forget(s, unused)
 		}
@@ -204,18 +222,27 @@ func (p *Pool) forget(s *slab, unused bool) {
 	})
 }
 
-// Discard takes all memory out of use, because the server has lost it or may
+// Discard takes all memory out of use, because the server may
 // still write to it after a call that was given up. Blocks that are lent stay
-// valid until they are freed. The pool grows again when it is used.
-func (p *Pool) Discard() {
+// valid until they are freed. The pool grows again when it is used, within its limit, to which counts what was forsaken.
+func (p *Pool) Discard() { p.discard(false) }
+
+// Ended is Discard for a server that has ended, or that has lost all memory: nothing that was lent to it counts any more.
+func (p *Pool) Ended() { p.discard(true) }
+
+func (p *Pool) discard(ended bool) {
 	p.mu.Lock()
 	p.epoch.Add(1)
+	if ended {
+		p.ends++
+		p.kept = 0
+	}
 	slabs := p.slabs
-	p.slabs, p.size, p.denied, p.shuns = nil, 0, false, false
+	p.slabs, p.size, p.denied, p.shuns = nil, p.kept, false, false
 	clear(p.known)
 	p.mu.Unlock()
 	for _, s := range slabs {
-		p.letGo(s)
+		p.letGo(s, false)
 	}
 }
 

@@ -189,6 +189,27 @@ func TestAForsakenBlockIsNeverLentAgain(t *testing.T) {
 	require.Equal(t, 1, s.count(), "its region stays registered")
 }
 
+// TestTheLimitHoldsThroughLosses: what is forsaken once the server was lost counts, because it may be the same server that is found again, until that has
+// ended.
+func TestTheLimitHoldsThroughLosses(t *testing.T) {
+	s := &server{}
+	p := shm.New(s, shm.Options{Limit: 16 << 20})
+	defer p.Close()
+	for range 2 {
+		b := take(t, p, 1<<20)
+		p.Discard()
+		b.Forsake()
+	}
+	for range 100 {
+		_, ok := p.Take(1)
+		require.False(t, ok)
+		time.Sleep(time.Millisecond)
+	}
+	require.Equal(t, 2, s.count())
+	p.Ended()
+	take(t, p, 1).Free()
+}
+
 // TestARegionIsUnregisteredOnceNothingOfItIsLent: an execution may still use it before.
 func TestARegionIsUnregisteredOnceNothingOfItIsLent(t *testing.T) {
 	s := &server{}

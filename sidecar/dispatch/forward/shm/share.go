@@ -33,23 +33,8 @@ func (p *Pool) share(reader *Pool) {
 	})
 	p.mu.Unlock()
 	for _, s := range old {
-		p.replace(s)
+		p.letGo(s, true)
 	}
-}
-
-// replace lets a slab go, which counts for the pool's limit until it is: for ever, if a part of it is forsaken.
-func (p *Pool) replace(s *slab) {
-	epoch, size := p.epoch.Load(), int64(len(s.memory))
-	s.condemn(func(unused bool) {
-		p.mu.Lock()
-		if unused && epoch == p.epoch.Load() {
-			p.size -= size
-		}
-		p.mu.Unlock()
-		for _, with := range s.with {
-			with.forget(s, unused)
-		}
-	})
 }
 
 // offer registers a new slab, which is held, with the servers of readers, unlinks its name then, and releases it. The pool's own server uses it meanwhile.
