@@ -269,6 +269,7 @@ func (b *bench) overlaps(ctx context.Context, r *figure.Report) error {
 			{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}}},
 			// Where executions take turns, two at once hold next to nothing: they are searched only above what one holds.
 			{row: liveRow{"conch.tuned", []rig.Setup{rig.ConchSetup{}, rig.ConchSetup{Executions: 2}}}},
+			{row: liveRow{"conch.lead", []rig.Setup{rig.ConchSetup{Lead: true}}}},
 		}
 		if err := b.inTurns(ctx, c, order, s.start, overlapSeeds); err != nil {
 			return fmt.Errorf("live.overlap: %w", err)

@@ -33,6 +33,8 @@ type ConchOptions struct {
 	Dynamic *zoo.DynamicBatching
 	// Executions is how many batches each server of Conch's own executes at once; 0: one.
 	Executions int
+	// Lead is driver.lead.
+	Lead bool
 	// Await are the names that have to be ready before conch counts as started; empty: every model.
 	Await   []string
 	GPUs    int
@@ -162,6 +164,9 @@ func (c *Conch) configure(o ConchOptions) error {
 	}
 	if o.Executions > 0 {
 		driver["executions"] = o.Executions
+	}
+	if o.Lead {
+		driver["lead"] = true
 	}
 	if len(o.Attach) > 0 {
 		var endpoints []map[string]any

@@ -115,6 +115,8 @@ type ConchSetup struct {
 	Attach int
 	// Executions is how many batches each server of Conch's own executes at once; 0: one.
 	Executions int
+	// Lead has batches sent before the last one has ended (driver.lead).
+	Lead bool
 	// Observe has an attached Conch pass requests on as they come (mode observe).
 	Observe bool
 	// Pass leaves ensembles to Triton, as one request each.
@@ -144,6 +146,9 @@ func (s ConchSetup) String() string {
 	if s.Executions > 0 {
 		parts = append(parts, fmt.Sprintf("%d executions at once on each GPU", s.Executions))
 	}
+	if s.Lead {
+		parts = append(parts, "the next batch sent ahead")
+	}
 	if s.Pass {
 		parts = append(parts, "ensembles passed through")
 	}
@@ -166,7 +171,7 @@ func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
 
 // Start starts the Conch of a contest.
 func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
-	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop", Executions: s.Executions}
+	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop", Executions: s.Executions, Lead: s.Lead}
 	o.Settings = map[string]any{"defaults": s.defaults()}
 	if s.Pass {
 		models := map[string]any{}

@@ -22,6 +22,7 @@ type executor struct {
 	// serves is what it serves by the table, without regard to the health of places; offered is what the scheduler has of that.
 	serves, offered queue.ExecutorSpec
 	running         *attempt // nil: none
+	ending          *attempt // runs on, though the scheduler has the executor back (lead.go); nil: none
 	retired         bool     // not in the table, and busy with a batch
 }
 
