@@ -31,8 +31,6 @@ type ConchOptions struct {
 	Repository string
 	// Dynamic is the dynamic_batching of the models' files, whose queue policy Conch keeps; nil: none.
 	Dynamic *zoo.DynamicBatching
-	// Executions is how many batches each server of Conch's own executes at once; 0: one.
-	Executions int
 	// Lead is driver.lead.
 	Lead bool
 	// Await are the names that have to be ready before conch counts as started; empty: every model.
@@ -161,9 +159,6 @@ func (c *Conch) configure(o ConchOptions) error {
 	driver := map[string]any{"kind": "embedded"}
 	if o.Server != "" {
 		driver = map[string]any{"kind": "process", "tritonserver": o.Server, "orphanGrace": orphanGrace.String()}
-	}
-	if o.Executions > 0 {
-		driver["executions"] = o.Executions
 	}
 	if o.Lead {
 		driver["lead"] = true

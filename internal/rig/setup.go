@@ -113,8 +113,6 @@ type ConchSetup struct {
 	// Attach has Conch form batches in front of one tritonserver for all GPUs, which others run (driver attach, mode control), and execute this many there at
 	// once. 0: Conch starts a server per GPU.
 	Attach int
-	// Executions is how many batches each server of Conch's own executes at once; 0: one.
-	Executions int
 	// Lead has batches sent before the last one has ended (driver.lead).
 	Lead bool
 	// Observe has an attached Conch pass requests on as they come (mode observe).
@@ -143,11 +141,8 @@ func (s ConchSetup) String() string {
 	if s.Attach > 0 {
 		parts = append(parts, fmt.Sprintf("attached to one server for all GPUs, %d executions at once", s.Attach))
 	}
-	if s.Executions > 0 {
-		parts = append(parts, fmt.Sprintf("%d executions at once on each GPU", s.Executions))
-	}
 	if s.Lead {
-		parts = append(parts, "the next batch sent ahead")
+		parts = append(parts, "with a lead")
 	}
 	if s.Pass {
 		parts = append(parts, "ensembles passed through")
@@ -171,7 +166,7 @@ func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
 
 // Start starts the Conch of a contest.
 func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
-	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop", Executions: s.Executions, Lead: s.Lead}
+	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop", Lead: s.Lead}
 	o.Settings = map[string]any{"defaults": s.defaults()}
 	if s.Pass {
 		models := map[string]any{}
