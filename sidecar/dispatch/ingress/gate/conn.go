@@ -31,6 +31,7 @@ type Conn struct {
 	raw     syscall.RawConn // the socket; nil where there is none
 	read    *readyRead      // nil where raw is
 	socket  *wire.Socket    // nil where raw is
+	piece   [1][]byte       // what Write writes, so that it is no allocation
 
 	shaken   atomic.Bool // the protocol has begun
 	received atomic.Int64
@@ -136,7 +137,8 @@ func newReadyRead() *readyRead {
 	return r
 }
 
-// Write implements net.Conn. Every part of p must be taken within about Stall.
+// Write implements net.Conn. Every part of p must be taken within about Stall. It must not be called by two goroutines at once, like AwaitWrite: every protocol's
+// connection has one writer.
 func (c *Conn) Write(p []byte) (written int, err error) {
 	if c.counted && c.busy.Load() > 1 {
 		// GRPC's transport writes the answers of many calls. If other goroutines
@@ -146,7 +148,9 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 	for first := true; err == nil && (first || written < len(p)); first = false {
 		var n int
 		if c.socket != nil {
-			n, err = c.AwaitWrite([][]byte{p[written:]})
+			c.piece[0] = p[written:]
+			n, err = c.AwaitWrite(c.piece[:])
+			c.piece[0] = nil
 		} else {
 			n, err = c.writeChunk(p[written:])
 		}
