@@ -37,7 +37,7 @@ const (
 	// batches of others, and by the published ones Triton holds a few requests a second.
 	mixSLO = 3
 	// mixRequests is how many a trial has, mixLength the longest that one is.
-	mixRequests, mixLength = 1000, 30 * time.Second
+	mixRequests, mixLength = 1000, 25 * time.Second
 	// adviceRate is what clients send while advice is asked for.
 	adviceRate = mixRate / 4
 	// adviceLook is how long advise looks at the traffic: so long that all models but the one that is asked for least have the 200 requests that advise wants of
@@ -114,7 +114,7 @@ func (m mix) arrivals(rate float64, seed uint64, length time.Duration) ([]loadge
 func (b *bench) mixContest(m mix) *rig.Contest {
 	return &rig.Contest{
 		Models: m.models, GPUs: mixGPUs, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin, Warmup: time.Second, Learn: learnFor,
-		Requests: b.requests(mixRequests), Measure: mixLength, Every: true, Arrivals: m.arrivals, Seed: b.seed, Step: 1.5, Resolution: .06, Progress: func(line string) { b.say(m.name + ": " + line) },
+		Requests: b.requests(mixRequests), Measure: mixLength, Every: true, Arrivals: m.arrivals, Seed: b.seed, Step: 2, Resolution: .1, Progress: func(line string) { b.say(m.name + ": " + line) },
 	}
 }
 

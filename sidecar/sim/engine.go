@@ -48,6 +48,7 @@ type engine struct {
 	byID   []*model // by queue.ModelID
 	parts  []*partition
 	inUse  map[string]*partition // by id, those of the plan in force
+	whole  map[string]*node      // by a partition's id; most are in none
 	byQID  []*partition          // by queue.ExecutorID
 	gpus   []*gpu
 	// gpuByName has them by node/id.
@@ -105,7 +106,7 @@ type request struct {
 func newEngine(ctx context.Context, w *World) *engine {
 	e := &engine{
 		ctx: ctx, w: w, end: queue.Time(w.Duration), counted: queue.Time(w.Warmup),
-		byID: make([]*model, 1), byQID: make([]*partition, 1), inUse: make(map[string]*partition), ordered: make(map[string]uint32), gpuByName: make(map[string]*gpu),
+		byID: make([]*model, 1), byQID: make([]*partition, 1), inUse: make(map[string]*partition), whole: w.nodes(), ordered: make(map[string]uint32), gpuByName: make(map[string]*gpu),
 	}
 	e.sched = queue.New(e, queue.Options{RateWindow: queue.Time(w.RateWindow)})
 	e.arrivals = newMerge(w.Streams, w.Duration)

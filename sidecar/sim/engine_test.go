@@ -272,3 +272,29 @@ func TestPreemption(t *testing.T) {
 	}
 	require.Zero(t, run(t, w).Queue.Preempted)
 }
+
+// TestAServerOverSeveralGPUsChoosesThem: of two GPUs, the first and the third model begin at the same one, so that the batch of the third waits there for that of
+// the first while the other GPU is idle. Where each partition has a GPU of its own it does not.
+func TestAServerOverSeveralGPUsChoosesThem(t *testing.T) {
+	const ms = 1000.
+	for _, c := range []struct {
+		name string
+		node bool
+		want [3]float64 // latencies of the models' one request each, at 0, 2 and 1 ms
+	}{{"a server over both", true, [3]float64{10 * ms, 18 * ms, 19 * ms}}, {"a server each", false, [3]float64{10 * ms, 18 * ms, 10 * ms}}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := small{models: 3, gpus: 2, beta: 10 * time.Millisecond, slo: time.Second, batch: 1, rate: 1, discipline: "eager", drop: "none", duration: time.Second, seed: 1}
+			w := s.world(t)
+			w.Streams = []workload.Stream{workload.Slice(
+				workload.Arrival{Model: 0, Rows: 1}, workload.Arrival{At: time.Millisecond, Model: 2, Rows: 1}, workload.Arrival{At: 2 * time.Millisecond, Model: 1, Rows: 1},
+			)}
+			if c.node {
+				w.Nodes = [][]string{{w.Plan.GetPartitions()[0].GetId(), w.Plan.GetPartitions()[1].GetId()}}
+			}
+			r := run(t, w)
+			for i, want := range c.want {
+				require.InDelta(t, want, r.Models[i].Latency.MeanUs, 1, r.Models[i].Name)
+			}
+		})
+	}
+}

@@ -23,6 +23,9 @@ type partition struct {
 	gone     bool
 	failures int // that hold now, its own and its GPU's
 
+	node *node // nil: its batches execute on its GPU
+	at   int   // the node's GPU that has its batch
+
 	// The batch that it runs.
 	timer  timer
 	stage  stage
@@ -46,6 +49,7 @@ type stage uint8
 const (
 	idle stage = iota
 	sending
+	waiting // for the node's GPU
 	executing
 	responding
 )
@@ -91,8 +95,26 @@ func (e *engine) delayed(m *model) queue.Time {
 }
 
 func (e *engine) execute(p *partition) {
+	if p.node != nil && !p.node.take(p) {
+		p.stage = waiting
+		return
+	}
+	e.started(p)
+}
+
+func (e *engine) started(p *partition) {
 	p.stage, p.start = executing, e.now
 	p.gpu.enter(e, p)
+}
+
+// handOver gives the node's GPU that has a partition's batch to the next.
+func (e *engine) handOver(p *partition) {
+	if p.node == nil {
+		return
+	}
+	if next := p.node.leave(p); next != nil {
+		e.started(next)
+	}
 }
 
 // learn counts what a batch took from the decision to the call, and makes the queue's profiles anew once that is worth it.
@@ -121,6 +143,7 @@ func (e *engine) advance(p *partition) {
 	case executing:
 		p.gpu.leave(p)
 		e.collect.executed(e, p)
+		e.handOver(p)
 		p.stage = responding
 		if delay := queue.Time(e.w.Delays.Response) + e.delayed(e.byID[p.batch.Model]); delay > 0 {
 			e.timers.set(&p.timer, e.now+delay)
@@ -166,6 +189,7 @@ func (e *engine) complete(p *partition) {
 
 // vacate forgets the batch; the queue may give the partition the next one at once.
 func (e *engine) vacate(p *partition) {
+	e.handOver(p)
 	p.stage, p.batch, p.kernel = idle, nil, nil
 	e.timers.remove(&p.timer)
 }

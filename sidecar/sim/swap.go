@@ -56,7 +56,7 @@ func (p *partition) same(spec *policy.Partition) bool {
 }
 
 func (e *engine) addPartition(spec *policy.Partition) *partition {
-	p := &partition{index: len(e.parts), spec: spec, gpu: e.gpuOf(spec)}
+	p := &partition{index: len(e.parts), spec: spec, gpu: e.gpuOf(spec), node: e.whole[spec.GetId()]}
 	p.timer.partition = p
 	p.counts = partitionCounts{added: e.now, removed: queue.Never, lookedAt: e.now}
 	p.gpu.partitions++

@@ -25,6 +25,9 @@ type World struct {
 	Snapshot *policy.Snapshot
 	// Plan is in force from the start; nil means that Policy is asked for it.
 	Plan *policy.Plan
+	// Nodes are servers over several GPUs, each the ids of the partitions that stand for its GPUs, of equal type: the server itself chooses the GPU of a batch,
+	// where other models' may be before it.
+	Nodes [][]string
 	// Policy is asked for plans; nil means that Plan stays. A policy in this process and one in a process of its own (policyhost.Host) do
 	// equally.
 	Policy Policy

@@ -4,8 +4,10 @@
 package advise
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -265,7 +267,17 @@ func (w *world) run(ctx context.Context, who side, gpus int, rate float64, seed 
 	if made.Streams, err = w.streams(made.Snapshot, rate, seed); err != nil {
 		return nil, err
 	}
-	evaluate.AtOnce(made.Snapshot, made.Plan, policy.NewIndex(made.Snapshot))
+	one := evaluate.AtOnce(made.Snapshot, made.Plan, policy.NewIndex(made.Snapshot))
+	nodes := map[string][]string{}
+	for _, p := range made.Plan.GetPartitions() {
+		id := cmp.Or(one[p.GetId()], p.GetId())
+		nodes[id] = append(nodes[id], p.GetId())
+	}
+	for _, id := range slices.Sorted(maps.Keys(nodes)) {
+		if len(nodes[id]) > 1 {
+			made.Nodes = append(made.Nodes, nodes[id])
+		}
+	}
 	for _, m := range made.Snapshot.GetModels() {
 		made.Plan.Dispatch = append(made.Plan.Dispatch, &policy.Dispatch{Model: m.GetName(), Discipline: "adaptive"})
 	}

@@ -135,7 +135,7 @@ func (a *Advice) look(in Input) *world {
 	only(s, j.keep)
 	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; preferred batch sizes, queue policies, priorities and the rate limiter of your servers.")
 	if several {
-		a.note("which models have instances on which GPUs of a server over several: each is simulated with one on every GPU. Under Conch each batch finds an idle GPU, while your Triton may send two models' batches to one.")
+		a.note("which models have instances on which GPUs of a server over several: each is simulated with one on every GPU, in an order that begins at another GPU for each model.")
 	}
 	a.note("what other callers of the servers do, and the microseconds that Conch itself adds.")
 	w.snapshot = s
