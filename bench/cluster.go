@@ -66,7 +66,11 @@ func (b *bench) cluster(ctx context.Context, r *figure.Report) (err error) {
 	if err != nil {
 		return err
 	}
-	d, err := kubernetes.New(ctx, kubernetes.Options{Connection: connection, Image: "tritonserver", ModelsPath: "/models", ModelsVolume: `{"emptyDir": {}}`, StartTimeout: time.Hour})
+	dra, err := connection.Check(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := kubernetes.New(ctx, kubernetes.Options{Connection: connection, DRA: dra, Image: "tritonserver", ModelsPath: "/models", ModelsVolume: `{"emptyDir": {}}`, StartTimeout: time.Hour})
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,8 @@ import (
 // Cluster is a cluster with servers that this conch leads, or follows.
 type Cluster struct {
 	kubernetes.Connection
+	// DRA: the cluster has dynamic resource allocation.
+	DRA bool
 	// Store has the release's state, and is read only while another conch leads; Files, a directory of the volume that every conch of the release mounts, has the
 	// content of models.
 	Store *configmaps.Store
@@ -89,7 +91,7 @@ func follow(ctx context.Context, c *config.Config, connection kubernetes.Connect
 		}
 		all.self.GRPC, all.self.HTTP = reached(all.front.Address("grpc"), local), reached(all.front.Address("http"), local)
 	}
-	if err := all.Check(ctx); err != nil { // first: else it would be refused one thing after the other
+	if all.DRA, err = all.Check(ctx); err != nil { // first: else it would be refused one thing after the other
 		return nil, err
 	}
 	if all.owner, err = all.OwnedBy(ctx, k.Owner); err != nil {

@@ -25,7 +25,7 @@ func PodOptions(c *config.Config) kubernetes.Options {
 // inCluster makes the driver whose servers are Pods.
 func inCluster(ctx context.Context, o Options) (*Servers, error) {
 	of := PodOptions(o.Config)
-	of.Connection, of.Credentials, of.Logger = o.Cluster.Connection, o.Credentials, o.Log.With("part", "driver")
+	of.Connection, of.DRA, of.Credentials, of.Logger = o.Cluster.Connection, o.Cluster.DRA, o.Credentials, o.Log.With("part", "driver")
 	of.Leaving, of.Changed, of.Fence = o.Leaving, o.NodesChanged, o.Cluster.Owns
 	pods, err := kubernetes.New(ctx, of)
 	if err != nil {

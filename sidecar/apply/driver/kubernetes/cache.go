@@ -43,7 +43,7 @@ type cache struct {
 const syncPatience = 30 * time.Second
 
 // watch begins to keep a cache, and returns once it is complete. Seen and gone are called with Pods, one at a time; the watches end with life.
-func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core.Pod)) (*cache, error) {
+func watch(ctx, life context.Context, o Options, seen, gone func(*core.Pod)) (*cache, error) {
 	c := &cache{}
 	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, LabelRelease+"="+o.Release, "")
 	nodes := informer(o.Client, o.Client.CoreV1().Nodes(), &core.Node{}, "", "")
@@ -74,7 +74,7 @@ func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core
 		standIns := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelWantedBy+"="+o.Release, "")
 		all["Pods that stand for GPUs"], c.standIns = standIns, corelisters.NewPodLister(standIns.GetIndexer()).Pods(o.Namespace)
 	}
-	if dra {
+	if o.DRA {
 		slices := informer(o.Client, o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
 		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(""), &resource.ResourceClaim{}, "", "")
 		all["ResourceSlices"], all["ResourceClaims"] = slices, claims

@@ -45,16 +45,16 @@ func needs(dra bool) (all []may) {
 	return all
 }
 
-// Check refuses a cluster that is too old, and one that does not let conch do all that it has to: the error says at once what is missing.
-func (c Connection) Check(ctx context.Context) error {
-	dra, err := c.version()
-	if err == nil {
+// Check refuses a cluster that is too old, and one that does not let conch do all that New, Lead and the state have to: the error says at once what is missing. It
+// reports whether the cluster has DRA.
+func (c Connection) Check(ctx context.Context) (dra bool, err error) {
+	if dra, err = c.version(); err == nil {
 		err = c.permitted(ctx, append(needs(dra), toLead()...))
 	}
 	if err != nil {
-		return fmt.Errorf("driver kubernetes: %w", err)
+		return false, fmt.Errorf("driver kubernetes: %w", err)
 	}
-	return nil
+	return dra, nil
 }
 
 // version refuses a cluster that is too old. It reports whether the cluster has DRA.

@@ -53,36 +53,30 @@ type Driver struct {
 	stop       context.CancelFunc
 }
 
-// New makes the driver, once the cluster is found fit for it and its objects are known.
+// New makes the driver, once the objects of the cluster, which Check has found fit for it, are known.
 func New(ctx context.Context, o Options) (*Driver, error) {
 	template, models, problems := o.normalise()
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("driver.kubernetes: %w", err)
 	}
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
-	dra, err := o.version()
-	if err == nil {
-		err = o.permitted(ctx, needs(dra))
-	}
-	if err != nil {
-		return refused(err)
-	}
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
 		condemned: map[types.UID]string{}, claiming: map[string]int{}, reports: make(chan report, maxReports),
 	}
+	var err error
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {
 		return refused(err)
 	}
 	life, stop := context.WithCancel(context.Background())
 	d.stop = stop
-	if d.cache, err = watch(ctx, life, o, dra, d.seen, d.gone); err != nil {
+	if d.cache, err = watch(ctx, life, o, d.seen, d.gone); err != nil {
 		stop()
 		return refused(err)
 	}
 	var remarks []string
 	if d.nodes, remarks = o.read(d.cache.world()); len(d.nodes) == 0 || free(d.nodes) == 0 {
-		err := errors.Join(noGPUs(o, d.nodes, dra, remarks), d.Close())
+		err := errors.Join(noGPUs(o, d.nodes, remarks), d.Close())
 		return refused(err)
 	}
 	for _, remark := range remarks {
@@ -105,13 +99,13 @@ func free(nodes []*policy.Node) (n int) {
 	return n
 }
 
-func noGPUs(o Options, nodes []*policy.Node, dra bool, remarks []string) error {
+func noGPUs(o Options, nodes []*policy.Node, remarks []string) error {
 	if len(nodes) > 0 {
 		g := nodes[0].GetGpus()[0]
 		return fmt.Errorf("every GPU of the cluster is claimed by others: %s is %s. Two releases share no GPU; give each nodes of its own", g.GetId(), g.GetUnavailableReason())
 	}
 	text := "no node of the cluster has GPUs: none offers " + o.GPUResource
-	if dra {
+	if o.DRA {
 		text += ", and no ResourceSlice is of driver " + o.GPUDriver
 	} else {
 		text += ", and the cluster has no resource.k8s.io/v1"

@@ -39,9 +39,17 @@ func options(c *testCluster) kubernetes.Options {
 	}
 }
 
+// begin makes a driver of a cluster that is found fit for it.
+func begin(ctx context.Context, o kubernetes.Options) (_ *kubernetes.Driver, err error) {
+	if o.DRA, err = o.Check(ctx); err != nil {
+		return nil, err
+	}
+	return kubernetes.New(ctx, o)
+}
+
 func open(t *testing.T, o kubernetes.Options) *kubernetes.Driver {
 	t.Helper()
-	d, err := kubernetes.New(t.Context(), o)
+	d, err := begin(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
@@ -115,7 +123,7 @@ func TestTwoPartitionsShareAGPU(t *testing.T) {
 // Another conch finds the Pods and goes on with them as they are: the same Pods, their models loaded.
 func TestTheNextConchFindsThePods(t *testing.T) {
 	c := newCluster(t, node("node-1"), slice("node-1"))
-	first, err := kubernetes.New(t.Context(), options(c))
+	first, err := begin(t.Context(), options(c))
 	require.NoError(t, err)
 	spec := part(t, first, "p", 100)
 	s, err := first.Start(t.Context(), spec)
@@ -288,8 +296,9 @@ func TestRefusals(t *testing.T) {
 		want   string
 	}{
 		"an old cluster": {func(c *testCluster) { c.Discovery().(*discovery.FakeDiscovery).FakedServerVersion.Minor = "29" }, nil, "the cluster is Kubernetes v1.37.2; conch needs 1.30 or later"},
-		"permissions": {func(c *testCluster) { c.denied["create pods"], c.denied["list nodes"] = true, true }, nil,
-			"conch may not: create pods in namespace serving; list nodes in the cluster"},
+		"permissions": {func(c *testCluster) {
+			c.denied["create pods"], c.denied["list nodes"], c.denied["update leases"] = true, true, true
+		}, nil, "conch may not: create pods in namespace serving; list nodes in the cluster; update leases.coordination.k8s.io in namespace serving. docs/kubernetes.md has the role"},
 		"no GPUs": {func(c *testCluster) {
 			require.NoError(t, c.ResourceV1().ResourceSlices().Delete(context.Background(), "node-1-gpus", meta.DeleteOptions{}))
 		}, nil, "no node of the cluster has GPUs: none offers nvidia.com/gpu, and no ResourceSlice is of driver gpu.nvidia.com"},
@@ -308,7 +317,7 @@ func TestRefusals(t *testing.T) {
 			if r.option != nil {
 				r.option(&o)
 			}
-			_, err := kubernetes.New(t.Context(), o)
+			_, err := begin(t.Context(), o)
 			require.ErrorContains(t, err, r.want)
 		})
 	}

@@ -30,7 +30,7 @@ func growing(t *testing.T, test func(t *testing.T, c *testCluster, d *kubernetes
 		}
 		o := options(c)
 		o.Grow, o.Template = true, `{"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}}`
-		d, err := kubernetes.New(t.Context(), o)
+		d, err := begin(t.Context(), o)
 		require.NoError(t, err)
 		test(t, c, d)
 		require.NoError(t, d.Close())

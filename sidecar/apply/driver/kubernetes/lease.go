@@ -79,12 +79,9 @@ type Lease struct {
 	reported  string
 }
 
-// Lead waits until this conch leads its release. Afterwards it keeps the lease: where the API server does not answer, the lease is lost and taken again,
+// Lead waits until this conch, which Check has found to be allowed that, leads its release. Afterwards it keeps the lease: where the API server does not answer, the lease is lost and taken again,
 // and Held says meanwhile that nothing may be written. Where another conch took it, Lost is called.
 func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
-	if err := o.permitted(ctx, toLead()); err != nil {
-		return nil, fmt.Errorf("driver kubernetes: %w", err)
-	}
 	follows := o.permitted(ctx, toFollow()) == nil
 	if !follows {
 		o.Logger.Warn("conch may not list and watch leases: while another conch leads, the API server is asked for the lease again and again. docs/kubernetes.md has the role")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorization "k8s.io/api/authorization/v1"
 	coordination "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -119,16 +120,25 @@ func TestALeaseThatCannotBeRenewed(t *testing.T) {
 	})
 }
 
-// A conch that may not touch leases says so, and does not wait for ever.
-func TestALeaseThatIsForbidden(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		c.denied["update leases"] = true
-		_, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
-			Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "a", Logger: slog.New(slog.DiscardHandler),
-		})
-		require.ErrorContains(t, err, "conch may not: update leases.coordination.k8s.io in namespace serving. docs/kubernetes.md has the role")
+// From its start until it leads a conch asks once for each permission.
+func TestPermissionsAreAskedForOnce(t *testing.T) {
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	open(t, options(c))
+	l, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+		Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "a", Logger: slog.New(slog.DiscardHandler),
 	})
+	require.NoError(t, err)
+	defer l.Release()
+	asked := map[authorization.ResourceAttributes]int{}
+	for _, a := range c.Actions() {
+		if a.Matches("create", "selfsubjectaccessreviews") {
+			asked[*a.(clienttesting.CreateAction).GetObject().(*authorization.SelfSubjectAccessReview).Spec.ResourceAttributes]++
+		}
+	}
+	require.Contains(t, asked, authorization.ResourceAttributes{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})
+	for what, n := range asked {
+		require.Equal(t, 1, n, what)
+	}
 }
 
 // TestRequestsAtRest: a release that is left alone costs the API server the owner's renewals, however many replicas wait, and nothing else.

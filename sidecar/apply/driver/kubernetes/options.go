@@ -32,8 +32,9 @@ const (
 
 // Options of New. Client, Image and ModelsPath have to be given.
 type Options struct {
-	// Connection has the namespace of the Pods.
+	// Connection has the namespace of the Pods; DRA is what its Check reports.
 	Connection
+	DRA bool
 	// Release tells the Pods of several conches apart, and begins their names ("conch").
 	Release string
 	// Owner is a ConfigMap of the namespace: when it is deleted, the cluster deletes the servers. Empty: they stay.
