@@ -49,7 +49,9 @@ func (q *queues) removeIdle(p *executor) {
 		if s.RemoveExecutor(q.now(), p.id) != nil {
 			return nil //nolint:nilerr // busy: completed removes it
 		}
-		delete(q.numbered, p.id)
+		if p.ending == nil { // else ran does, and until then it is watched
+			delete(q.numbered, p.id)
+		}
 		if left := slices.DeleteFunc(q.executors[p.partition], func(o *executor) bool { return o == p }); len(left) > 0 {
 			q.executors[p.partition] = left
 		} else {

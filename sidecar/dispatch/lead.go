@@ -147,7 +147,9 @@ func (q *queues) ran(a *attempt) {
 		end = q.time(a.ended)
 	}
 	if p.ending == a {
-		p.ending = nil
+		if p.ending = nil; p.retired && p.running == nil {
+			delete(q.numbered, p.id)
+		}
 	}
 	if next := p.running; next != nil && next.before == a {
 		next.before = nil

@@ -101,3 +101,46 @@ func TestALeadUsesWhatOverlaps(t *testing.T) {
 		})
 	}
 }
+
+// TestAHangWithALead: an execution that hangs is seen though the scheduler has its executor back, also when its partition has left the table, and its request is
+// executed elsewhere.
+func TestAHangWithALead(t *testing.T) {
+	for name, leaves := range map[string]bool{"in the table": false, "off the table": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parts, options := inBubble(t, 2)
+				sick, well := parts[0], parts[1]
+				hung := make(chan string, 10)
+				options.Lead, options.HangFloor, options.Hung = true, time.Second, func(partition string, _ error) { hung <- partition }
+				d, _ := newDispatcher(t, options, table(1, nil, sick, well))
+				d.SetProfile(expected(linear(0, 10*time.Millisecond)))
+				sick.takes = 10 * time.Millisecond
+				for range leadProbe - 1 {
+					require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+				}
+				hold := make(chan struct{})
+				sick.set(func() { sick.hold = hold })
+				var all sync.WaitGroup
+				all.Go(func() { require.NoError(t, infer(t.Context(), t, d, 2, 1, nil)) })
+				time.Sleep(100 * time.Millisecond)
+				all.Go(func() { require.NoError(t, infer(t.Context(), t, d, 3, 1, nil)) })
+				time.Sleep(100 * time.Millisecond)
+				require.Len(t, sick.executions(), leadProbe+1, "the next one was sent before the last one had ended")
+				if leaves {
+					require.NoError(t, d.Swap(t.Context(), table(2, nil, well)))
+				}
+				all.Wait()
+				require.Len(t, well.executions(), 2)
+				if leaves {
+					require.Empty(t, hung)
+				} else {
+					require.Equal(t, "p"+sick.address, <-hung)
+				}
+				close(hold)
+			})
+		})
+	}
+}
+
+// leadProbe is how often a lead is tried where there is none: see forecast.Lead.
+const leadProbe = 8

@@ -147,7 +147,7 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 	}
 	for first := true; err == nil && (first || written < len(p)); first = false {
 		var n int
-		if c.socket != nil {
+		if c.socket != nil && len(p)-written > writeChunk {
 			c.piece[0] = p[written:]
 			n, err = c.AwaitWrite(c.piece[:])
 			c.piece[0] = nil
@@ -156,13 +156,13 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 		}
 		written += n
 	}
-	if errno := syscall.Errno(0); errors.As(err, &errno) && !errors.As(err, new(*net.OpError)) {
-		err = &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: errno}
+	if err != nil && !errors.As(err, new(*net.OpError)) {
+		err = &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 	}
 	return written, err
 }
 
-// writeChunk writes a part of p to a connection that is no socket: its progress is not visible.
+// writeChunk writes a part of p, whose progress is not visible: what is small, and all where the connection is no socket.
 func (c *Conn) writeChunk(p []byte) (n int, err error) {
 	now := time.Now()
 	if err := c.extend(now); err != nil {
