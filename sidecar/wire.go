@@ -314,14 +314,6 @@ func (c *conch) newDispatcher(ctx context.Context) (_ component.Component, err e
 	return component.Closing(c.dispatcher.Close), nil
 }
 
-// leads are the dispatcher's, as metrics.
-func (c *conch) leads() (all []observe.Lead) {
-	for _, l := range c.dispatcher.Leads() {
-		all = append(all, observe.Lead(l))
-	}
-	return all
-}
-
 func (c *conch) newServers(ctx context.Context) (_ component.Component, err error) {
 	c.servers, err = servers.New(ctx, servers.Options{
 		Config: c.Config, Node: c.node, Store: c.state.Repository, Credentials: c.tritonTLS, MPS: c.mps, Log: c.Log, Cluster: c.cluster,
