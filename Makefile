@@ -145,6 +145,10 @@ soak: build triton ## random load, orders and faults on real tritonservers (DURA
 e2e-gpu: ## what needs an NVIDIA GPU and a running MPS control daemon: NVML, shares, memory limits, faults (says what is missing)
 	@CONCH_GPU=1 $(GO) test -count=1 -v ./e2e/gpu
 
+.PHONY: gpu-kit
+gpu-kit: triton ## what `make bench BENCH=gpu`, e2e-gpu and a model of PyTorch on tritonserver need on a machine with a GPU, PyTorch and neither Go nor a network (scripts/gpu)
+	@scripts/gpu/kit.sh
+
 # A real Kubernetes on this machine, of a module of its own (e2e/cluster): it needs root, and over ten minutes for its first build.
 CLUSTER = .cache/cluster/bin/cluster -bin .cache/cluster/bin -triton $(TRITON_HOME)
 .PHONY: cluster-programs cluster cluster-down e2e-cluster
