@@ -123,6 +123,7 @@ func TestAHangWithALead(t *testing.T) {
 				var all sync.WaitGroup
 				all.Go(func() { require.NoError(t, infer(t.Context(), t, d, 2, 1, nil)) })
 				time.Sleep(100 * time.Millisecond)
+				began := time.Now()
 				if leaves { // with nothing that waits for the one that hangs
 					require.NoError(t, d.Swap(t.Context(), table(2, nil, well)))
 					all.Wait()
@@ -136,6 +137,7 @@ func TestAHangWithALead(t *testing.T) {
 					require.Len(t, well.executions(), 2)
 					require.Equal(t, "p"+sick.address, <-hung)
 				}
+				require.Less(t, time.Since(began), time.Minute, "it was not found by the end of its connection")
 				close(hold)
 			})
 		})
