@@ -228,7 +228,7 @@ func TestPackage(t *testing.T) {
 	merged := filepath.Join(root, "merged")
 	inside := func(script string) string {
 		t.Helper()
-		return run(t, "unshare", "--mount", "sh", "-ec", "mount --make-rprivate /\n"+overlay+"\nchroot "+merged+" sh -exc '"+script+"'")
+		return run(t, "unshare", "--mount", "sh", "-ec", "mount --make-rprivate /\n"+overlay+"\nmount -t proc proc "+merged+"/proc\nchroot "+merged+" sh -exc '"+script+"'")
 	}
 	output := inside(`
 		dpkg -i /conch.deb
