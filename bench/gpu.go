@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -201,9 +202,10 @@ func (g *gpuBench) processes(ctx context.Context, how string, environment []stri
 
 // shares measures l(b, share), and networks side by side that have parts of the GPU.
 func (g *gpuBench) shares(ctx context.Context, daemon mps.Daemon) error {
-	list := []int{10, 20, 40, 50, 60, 80, 100, 50, 100}
+	list := []int{10, 20, 40, 50, 60, 80, 100}
+	again := map[int]int{50: len(list), 100: len(list) + 1} // the second worker of a share that a pair has twice
 	var environments [][]string
-	for _, s := range list {
+	for _, s := range append(slices.Clone(list), 50, 100) {
 		environments = append(environments, g.share(daemon, s))
 	}
 	workers, err := g.start(ctx, 1, environments...)
@@ -211,15 +213,7 @@ func (g *gpuBench) shares(ctx context.Context, daemon mps.Daemon) error {
 		return err
 	}
 	defer workers.stop()
-	at := func(share int, second bool) *gpuWorker {
-		for i, s := range list {
-			if s == share && (!second || i > 6) {
-				return workers[i]
-			}
-		}
-		return nil
-	}
-	for i, s := range list[:7] {
+	for i, s := range list {
 		a, err := workers[i].ask(gpuQuestion{Do: "sms"})
 		if err != nil {
 			return err
@@ -244,8 +238,12 @@ func (g *gpuBench) shares(ctx context.Context, daemon mps.Daemon) error {
 			if pair[0] == pair[1] && s != 50 && s != 100 {
 				continue
 			}
+			second := slices.Index(list, other)
+			if s == other {
+				second = again[other]
+			}
 			for _, rows := range [][2]int{{1, 1}, {8, 8}, {32, 32}, {8, 32}, {32, 8}} {
-				if err := g.pair(gpuWorkers{at(s, false), at(other, s == other)}, pair, rows, fmt.Sprintf("gpu.beside.%s_%d.%s_%d", pair[0], s, pair[1], other)); err != nil {
+				if err := g.pair(gpuWorkers{workers[slices.Index(list, s)], workers[second]}, pair, rows, fmt.Sprintf("gpu.beside.%s_%d.%s_%d", pair[0], s, pair[1], other)); err != nil {
 					return err
 				}
 			}
@@ -284,8 +282,7 @@ func (g *gpuBench) add(name string, value float64, unit, note string) {
 	g.say(fmt.Sprintf("%s %s %s (%s)", name, figure.Number(value), unit, note))
 }
 
-// start starts a worker with each of the environments, with so many instances of each network, all at the same time; no environment is one worker with this
-// process's own.
+// start starts a worker with each of the environments, with so many instances of each network, all at the same time.
 func (g *gpuBench) start(ctx context.Context, instances int, environments ...[]string) (gpuWorkers, error) {
 	program := filepath.Join(g.dir, "worker.py")
 	err := os.WriteFile(program, pymodels.TorchWorker, 0o600)
@@ -294,9 +291,6 @@ func (g *gpuBench) start(ctx context.Context, instances int, environments ...[]s
 	}
 	if err != nil {
 		return nil, fmt.Errorf("gpu: %w", err)
-	}
-	if len(environments) == 0 {
-		environments = [][]string{nil}
 	}
 	var all gpuWorkers
 	for _, environment := range environments {

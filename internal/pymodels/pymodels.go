@@ -23,21 +23,15 @@ var ONNX []byte
 //go:embed fragile/model.py
 var Fragile []byte
 
-// torchNetworks is the module networks of Torch and TorchWorker.
+// torchNetworks is the module networks of TorchWorker.
 //
 //go:embed torch/networks.py
 var torchNetworks []byte
 
-// Torch is the model.py of a model that a GPU really computes, with PyTorch: OUTPUT = 2*INPUT + 1 after an execution of the network that its parameter
-// conch_torch_network names (resnet50 or encoder). TorchModules go beside it.
-//
-//go:embed torch/model.py
-var Torch []byte
-
-// TorchWorker is a program that times executions of the same networks, by commands on its standard input. TorchModules go beside it.
+// TorchWorker is a program that times executions of networks of PyTorch on a GPU, by commands on its standard input. TorchModules go beside it.
 //
 //go:embed torch/worker.py
 var TorchWorker []byte
 
-// TorchModules are the modules that Torch and TorchWorker import, by file name.
+// TorchModules are the modules that TorchWorker imports, by file name.
 func TorchModules() map[string][]byte { return map[string][]byte{"networks.py": torchNetworks} }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """serve.py TRITONSERVER DIRECTORY: serves models of PyTorch (internal/pymodels/torch) with a tritonserver, and asks them.
 
-The model "trap" hands tensors over by as_numpy() instead of dlpack: beside numpy 2 the stub of Triton 2.51 answers with tensors of no size.
+The model "trap" hands tensors over by as_numpy() instead of dlpack: beside numpy 2 the python backend of Triton 2.51 then answers with tensors of no size.
 """
 
 import json

@@ -16,8 +16,8 @@ import (
 )
 
 // With Options.Lead the scheduler has an executor back a little before its batch ends, by a lead that is learnt for each profile class (forecast.Lead).
-// The next batch is then at the server when the one before it ends there, and what of it can runs beside that one. A server has two batches at most: an executor
-// is given back early only once the batch before has ended.
+// The next batch is then at the server before the last one ends there, and the part of it that overlaps runs beside the last one. A server has two batches at most:
+// an executor is given back early only once the batch before has ended.
 
 // lead is what is learnt for a class, and what the scheduler knows of that.
 type lead struct {

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that a GPU really computes: OUTPUT = 2 * INPUT + 1, after an execution of the network conch_torch_network over as many rows.
 
-The network's own rows are on the GPU already; INPUT goes there and OUTPUT comes back. Tensors are handed over by dlpack, because the stub of Triton 2.51
-was built for numpy 1 and an as_numpy() beside numpy 2 fails.
+The network computes random rows that lie on the GPU; only INPUT is copied there, and OUTPUT back. Tensors are handed over by dlpack: the python backend of Triton
+2.51 was built for numpy 1, and beside numpy 2 its as_numpy() gives wrong shapes.
 """
 
 import json
@@ -30,7 +30,7 @@ class TritonPythonModel:
         given = [torch.from_dlpack(pb.get_input_tensor_by_name(request, "INPUT").to_dlpack()) for request in requests]
         rows = [len(tensor) for tensor in given]
         x = torch.cat(given).to(self.device, non_blocking=True)
-        # Nothing of the network's result is above 0 times infinity: what it computes has to end before the answer is made, and changes nothing.
+        # The answer depends on the network's result, so that it is made after that; times 0, the result changes nothing.
         done = self.network.launch(len(x)).flatten()[:1].float().nan_to_num(0.0, 0.0, 0.0)
         answers = (2 * x + 1 + 0 * done).cpu().split(rows)
         return [pb.InferenceResponse(output_tensors=[pb.Tensor.from_dlpack("OUTPUT", a.contiguous())]) for a in answers]

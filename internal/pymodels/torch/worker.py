@@ -7,7 +7,7 @@
     {"do": "streams", ..., "streams": K}                       executions a second and the median milliseconds of one, K at a time, each in a stream of its own
     {"do": "count", ..., "at": T}                              executions between T (seconds of time.time) and T + S, for processes side by side
 
-Every network has 4 instances at most with "instances" in the first argument, a JSON object: {"networks": {N: instances}, "sizes": [B, ...]}.
+Its one argument is a JSON object: {"networks": {N: how many instances of it}, "sizes": [B, ...]}. K is at most the number of instances.
 """
 
 import json
