@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -228,7 +229,7 @@ func TestTheOrderOfComponents(t *testing.T) {
 
 // TestNothingIsCalledBeforeItIsMade: a cluster changes while conch starts, too.
 func TestNothingIsCalledBeforeItIsMade(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newConch(command.Daemon{Log: slog.New(slog.DiscardHandler)}, func() bool { return false })
 		called := false
 		c.whenRunning(func() { called = true })

@@ -6,12 +6,12 @@ package clock_test
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 )
 
@@ -68,7 +68,7 @@ func TestSystemSleepsExactly(t *testing.T) {
 }
 
 func TestTimerClockFollowsVirtualTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		rang := make(chan time.Time, 1)
 		a := clock.Timers().Alarm(func() { rang <- time.Now() })
 		defer a.Stop()

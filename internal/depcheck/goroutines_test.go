@@ -70,3 +70,21 @@ func TestSharingIsFound(t *testing.T) {
 		require.Equal(t, want, sharing(t, "x.go", source))
 	}
 }
+
+// Virtual time is internal/bubble's: synctest.Test alone crashes under the race detector where two timers are due at once.
+func TestVirtualTimeIsOfABubble(t *testing.T) {
+	call := regexp.MustCompile(`\bsynctest\.Test\(`)
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".cache" || d.Name() == ".git" || path == "../../internal/bubble"):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, "_test.go") && path != "../../internal/depcheck/goroutines_test.go":
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NotRegexp(t, call, string(text), "%s: bubble.Test of internal/bubble runs a test in virtual time", path)
+		}
+		return nil
+	}))
+}

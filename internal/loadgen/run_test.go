@@ -8,23 +8,23 @@ import (
 	"errors"
 	"math"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/loadgen"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bubble is the virtual time of testing/synctest.
-type bubble struct{}
+// virtual is the time of testing/synctest.
+type virtual struct{}
 
-func (bubble) Now() time.Time        { return time.Now() }
-func (bubble) Sleep(d time.Duration) { time.Sleep(d) }
+func (virtual) Now() time.Time        { return time.Now() }
+func (virtual) Sleep(d time.Duration) { time.Sleep(d) }
 
 type callerFunc func(ctx context.Context, model int, sequence uint64) error
 
@@ -43,7 +43,7 @@ func taking(ctx context.Context, d time.Duration) error {
 }
 
 func TestRunAccountsForEveryRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		load := loadgen.Load{
 			Models: []loadgen.Model{
 				{Name: "good", SLO: 20 * time.Millisecond, Weight: 2},
@@ -65,7 +65,7 @@ func TestRunAccountsForEveryRequest(t *testing.T) {
 				return taking(ctx, time.Hour)
 			}
 			return taking(ctx, 10*time.Millisecond)
-		}), bubble{})
+		}), virtual{})
 		require.NoError(t, err)
 
 		want := map[string]float64{"good": 0, "late": 1, "failing": 1, "wrong": 1, "silent": 1}
@@ -93,7 +93,7 @@ func TestRunAccountsForEveryRequest(t *testing.T) {
 
 // A generator that waits for answers would hide the queue that it makes.
 func TestLatencyCountsFromTheArrival(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		server := make(chan struct{}, 1)
 		load := loadgen.Load{
 			Models: []loadgen.Model{{Name: "m", SLO: time.Second}}, Rate: 200, Arrivals: loadgen.Fixed, Measure: 2 * time.Second, Patience: time.Minute,
@@ -103,7 +103,7 @@ func TestLatencyCountsFromTheArrival(t *testing.T) {
 			time.Sleep(10 * time.Millisecond) // half as fast as the load
 			<-server
 			return nil
-		}), bubble{})
+		}), virtual{})
 		require.NoError(t, err)
 		require.Equal(t, 399, result.Models[0].Sent)
 		latency, _ := result.Models[0].Quantile(1)
@@ -114,7 +114,7 @@ func TestLatencyCountsFromTheArrival(t *testing.T) {
 
 // A load that is ended counts what was sent until then, as a load of that length.
 func TestUntilEndsTheLoad(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		until := make(chan struct{})
 		time.AfterFunc(2*time.Second+time.Millisecond, func() { close(until) })
 		load := loadgen.Load{
@@ -123,7 +123,7 @@ func TestUntilEndsTheLoad(t *testing.T) {
 		}
 		result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
 			return taking(ctx, 10*time.Millisecond)
-		}), bubble{})
+		}), virtual{})
 		require.NoError(t, err)
 		require.Equal(t, 101, result.Models[0].Sent, "from 1 s to 2 s, every 10 ms")
 		require.Zero(t, result.Bad())
@@ -133,14 +133,14 @@ func TestUntilEndsTheLoad(t *testing.T) {
 }
 
 func TestHopelessRunEndsEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		load := loadgen.Load{
 			Models: []loadgen.Model{{Name: "m", SLO: time.Millisecond}}, Rate: 1000, Measure: time.Minute, Patience: time.Hour, AbortAbove: 0.01,
 		}
 		result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
 			return taking(ctx, 2*time.Millisecond)
-		}), bubble{})
+		}), virtual{})
 		require.NoError(t, err)
 		require.True(t, result.Aborted)
 		require.Less(t, time.Since(start), 5*time.Second)
@@ -158,14 +158,14 @@ func TestARunEndsWithTheFirstModelThatCannotHold(t *testing.T) {
 		each float64
 		sent int
 	}{{.05, 2}, {1, 20}, {0, 20}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			load := loadgen.Load{
 				Models: []loadgen.Model{{Name: "often", SLO: time.Second}, {Name: "seldom", SLO: time.Millisecond}}, Given: given, Warmup: 2 * time.Second, Measure: 20 * time.Second,
 				Patience: time.Second, AbortEach: c.each,
 			}
 			result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
 				return taking(ctx, 10*time.Millisecond)
-			}), bubble{})
+			}), virtual{})
 			require.NoError(t, err)
 			require.Equal(t, c.sent < 20, result.Aborted)
 			require.Equal(t, c.sent, result.Models[1].Sent)
@@ -175,13 +175,13 @@ func TestARunEndsWithTheFirstModelThatCannotHold(t *testing.T) {
 
 func TestEqualSeedsGiveEqualLoads(t *testing.T) {
 	draw := func(seed uint64) (got []int) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			load := loadgen.Load{
 				Models: []loadgen.Model{{Name: "a", SLO: time.Second}, {Name: "b", SLO: time.Second}}, Rate: 100, Measure: time.Second, Patience: time.Second, Seed: seed,
 			}
 			result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, sequence uint64) error {
 				return taking(ctx, time.Duration(sequence)*time.Microsecond)
-			}), bubble{})
+			}), virtual{})
 			require.NoError(t, err)
 			got = []int{result.Models[0].Sent, result.Models[1].Sent}
 		})
@@ -193,16 +193,16 @@ func TestEqualSeedsGiveEqualLoads(t *testing.T) {
 
 func TestRunRefusesNonsense(t *testing.T) {
 	for _, load := range []loadgen.Load{{}, {Rate: 1}, {Rate: 1, Models: []loadgen.Model{{Name: "m"}}}, {Rate: -1, Models: []loadgen.Model{{Name: "m"}}, Measure: 1}} {
-		_, err := loadgen.Run(t.Context(), load, nil, bubble{})
+		_, err := loadgen.Run(t.Context(), load, nil, virtual{})
 		require.ErrorContains(t, err, "must be positive")
 	}
 }
 
 func TestClosedKeepsItsCallersBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		result, err := loadgen.Closed(t.Context(), 4, time.Second, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
 			return taking(ctx, 10*time.Millisecond)
-		}), bubble{})
+		}), virtual{})
 		require.NoError(t, err)
 		require.Equal(t, 400, result.Calls)
 		require.InDelta(t, 400, result.PerSecond(), 0)
@@ -214,7 +214,7 @@ func TestClosedKeepsItsCallersBusy(t *testing.T) {
 				return broken
 			}
 			return taking(ctx, time.Millisecond)
-		}), bubble{})
+		}), virtual{})
 		require.ErrorIs(t, err, broken)
 	})
 }
@@ -248,7 +248,7 @@ func TestSearchGivesUp(t *testing.T) {
 
 // TestGivenArrivals: exactly those are sent, at their times, and the log says when and what became of each.
 func TestGivenArrivals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		load := loadgen.Load{
 			Models: []loadgen.Model{{Name: "a", SLO: time.Second}, {Name: "b", SLO: time.Millisecond}},
 			Given: []loadgen.Arrival{
@@ -259,7 +259,7 @@ func TestGivenArrivals(t *testing.T) {
 		started := time.Now()
 		result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, model int, _ uint64) error {
 			return taking(ctx, time.Duration(model+1)*10*time.Millisecond)
-		}), bubble{})
+		}), virtual{})
 		require.NoError(t, err)
 		require.Equal(t, started, result.Start)
 		require.Len(t, result.Log, 3, "the last lies beyond the end")
@@ -268,10 +268,10 @@ func TestGivenArrivals(t *testing.T) {
 		require.Equal(t, 1, result.Models[1].Late)
 
 		load.Given[0].Model = 2
-		_, err = loadgen.Run(t.Context(), load, callerFunc(nil), bubble{})
+		_, err = loadgen.Run(t.Context(), load, callerFunc(nil), virtual{})
 		require.ErrorContains(t, err, "model 2")
 		load.Given[0] = loadgen.Arrival{At: time.Minute}
-		_, err = loadgen.Run(t.Context(), load, callerFunc(nil), bubble{})
+		_, err = loadgen.Run(t.Context(), load, callerFunc(nil), virtual{})
 		require.ErrorContains(t, err, "go back")
 	})
 }

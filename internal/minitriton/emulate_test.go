@@ -7,11 +7,11 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/internal/zoo/executions"
@@ -60,7 +60,7 @@ func took(f func()) time.Duration {
 // TestOverlap: an execution alone takes as long whatever overlaps; of two at once the second saves the part of beta that ran beside the first.
 func TestOverlap(t *testing.T) {
 	for overlap, second := range map[float64]time.Duration{0: 10 * time.Millisecond, .5: 8 * time.Millisecond, 1: 6 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			a, b := emulated5ms("a"), emulated5ms("b")
 			a.Overlap, b.Overlap = overlap, overlap
 			s := emulator(t, Options{}, a, b)
@@ -93,7 +93,7 @@ func TestEmulatedTime(t *testing.T) {
 		{"stretched", 100, 0, 3, 1, 15 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m := emulated5ms("m")
 				m.Knee = c.knee
 				s := emulator(t, Options{Partition: Partition{Share: c.share}, Stretch: c.stretch}, m)
@@ -112,7 +112,7 @@ func TestAffine(t *testing.T) {
 }
 
 func TestEverythingOnAPartitionTakesTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := emulator(t, Options{}, emulated5ms("a"), emulated5ms("b"), emulated5ms("c"))
 		require.Equal(t, 45*time.Millisecond, took(func() {
 			var all sync.WaitGroup
@@ -127,7 +127,7 @@ func TestEverythingOnAPartitionTakesTurns(t *testing.T) {
 }
 
 func TestPartitionsOfAGPUSlowEachOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		gpu := NewGPU("g")
 		heavy := emulated5ms("heavy")
 		heavy.Profile.Beta, heavy.L2, heavy.Bandwidth = 99*time.Millisecond, .9, .8
@@ -153,7 +153,7 @@ func TestExecutions(t *testing.T) {
 	cases, err := executions.Cases()
 	require.NoError(t, err)
 	for _, c := range cases {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			gpu := NewGPU("g")
 			model := zoo.Model{Name: "m", Profile: zoo.Profile{Alpha: executions.Alpha, Beta: executions.Beta}, MaxBatchSize: 8, Dims: []int64{2}, Knee: c.Knee, L2: c.L2, Bandwidth: c.Bandwidth}
 			s := emulator(t, Options{Partition: Partition{ID: "own", GPU: gpu, Share: c.Share}}, model)
@@ -173,7 +173,7 @@ func TestExecutions(t *testing.T) {
 func TestJitterIsReproducible(t *testing.T) {
 	times := func(seed uint64) []time.Duration {
 		var out []time.Duration
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			m := emulated5ms("m")
 			m.Jitter = .1
 			s := emulator(t, Options{Rand: rand.NewPCG(seed, 0)}, m)
@@ -195,7 +195,7 @@ func TestJitterIsReproducible(t *testing.T) {
 
 // TestDynamicBatchingOnAnEmulatedGPU is the demo's baseline in small: a delay lets a batch grow, a busy partition lets it grow more.
 func TestDynamicBatchingOnAnEmulatedGPU(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := emulated5ms("m")
 		m.Dynamic = &zoo.DynamicBatching{MaxQueueDelay: 3 * time.Millisecond}
 		s := emulator(t, Options{}, m)
@@ -218,7 +218,7 @@ func TestDynamicBatchingOnAnEmulatedGPU(t *testing.T) {
 }
 
 func TestCloseCutsAnExecutionShort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := emulated5ms("m")
 		m.Profile.Beta = time.Hour
 		s := emulator(t, Options{}, m)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/admin"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
@@ -153,7 +154,7 @@ func open(t *testing.T, base context.Context, h *watch.Hub) func(lines string) n
 }
 
 func TestAWatcherThatNeverReadsIsCutOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := hub(&seen{})
 		ask := open(t, t.Context(), h)
 		ask("GET /v1/watch HTTP/1.1")
@@ -173,7 +174,7 @@ func TestAWatcherThatNeverReadsIsCutOff(t *testing.T) {
 }
 
 func TestTooManyWatchersAreRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := hub(&seen{})
 		ask := open(t, t.Context(), h)
 		for range 2 {
@@ -192,7 +193,7 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 }
 
 func TestACommentComesEvery15SecondsAndConchSaysThatItStops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		base, stop := context.WithCancel(t.Context())
 		defer stop()
 		ask := open(t, base, hub(&seen{}))

@@ -13,11 +13,11 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
@@ -34,7 +34,7 @@ func another(t *testing.T, w *world, r *apply.Reconciler, dir string) *apply.Rec
 // A new conch serves what the last one left, without starting or loading
 // anything, and goes on with what was under way.
 func TestAnotherConchGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, dir := newWorld(t), t.TempDir()
 		r := w.reconciler(func(o *apply.Options) { o.Dir = dir })
 		files := w.revision("r1", map[string]int{"a": 8, "b": 8})
@@ -95,7 +95,7 @@ func TestCrashes(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { crashes(t, rand.New(rand.NewPCG(uint64(seed), 1))) })
+			bubble.Test(t, func(t *testing.T) { crashes(t, rand.New(rand.NewPCG(uint64(seed), 1))) })
 		})
 	}
 }

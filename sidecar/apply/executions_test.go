@@ -6,10 +6,10 @@ package apply_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/apply"
 )
 
@@ -19,7 +19,7 @@ func TestServersExecuteSeveralBatchesAtOnce(t *testing.T) {
 		atOnce int
 		mask   uint64
 	}{0: {0, 0b1}, 1: {1, 0b1}, 3: {3, 0b111}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			r := w.reconciler(func(o *apply.Options) { o.Executions = executions })
 			require.NoError(t, set(t, r, desired(1, w.revision("r1", map[string]int{"a": 8, "b": 8}), partition("p", "g0", 100, "a", "b"))))

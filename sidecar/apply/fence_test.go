@@ -8,11 +8,11 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/apply"
 )
 
@@ -46,7 +46,7 @@ func (s *slowFiles) Stage(ctx context.Context, revision string, models []string,
 // While servers may be another conch's, none is started, no model is loaded and none unloaded. Nothing counts as failed for that, and requests go on. What is desired is
 // done as soon as they are this conch's again.
 func TestServersMayBeAnothersForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, f := newWorld(t), &fence{}
 		files := &slowFiles{world: w, f: f}
 		r := w.reconciler(func(o *apply.Options) { o.Fence, o.Repository = f.check, files })

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/apply"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestASickModelHidesNoOther(t *testing.T) {
 	for _, how := range []string{"error", "silent"} {
 		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w, dir := newWorld(t), t.TempDir()
 				r := w.reconciler(func(o *apply.Options) { o.Dir = dir })
 				files := w.revision("r1", map[string]int{"a": 8, "b": 8})
@@ -50,7 +50,7 @@ func TestASickModelHidesNoOther(t *testing.T) {
 
 // TestManyModels: the index of a server that is found names two thousand models, and each configuration takes a while.
 func TestManyModels(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, dir := newWorld(t), t.TempDir()
 		r := w.reconciler(func(o *apply.Options) { o.Dir = dir })
 		files := w.revision("r1", map[string]int{"a": 8})

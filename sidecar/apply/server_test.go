@@ -8,13 +8,13 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -166,7 +166,7 @@ func TestAModelUnloadedBehindConchsBack(t *testing.T) {
 // What others have loaded a moment ago serves when Settle returns, and what they have
 // unloaded holds nothing up.
 func TestServersOfOthersAreLookedAtAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.lasting = true
 		r := w.reconciler()
@@ -204,7 +204,7 @@ func TestServersOfOthersAreLookedAtAgain(t *testing.T) {
 
 // A server of others that lives and does not say what it has is not waited for for ever: what others order of the rest would not end.
 func TestAServerOfOthersThatDoesNotSayWhatItHas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.lasting = true
 		r := w.reconciler()
@@ -312,7 +312,7 @@ func TestAFirstRequestThatKillsTheProcessOfTheModel(t *testing.T) {
 // A client of MPS makes the GPU fault: every server that is a client of MPS is started again, once, and OnFault is called. The others are left
 // alone.
 func TestAFaultOfAnMPSClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		faults := make(chan bool, 1)
 		var reported [][]string

@@ -8,11 +8,11 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/component"
 )
 
@@ -58,7 +58,7 @@ var errBroken = errors.New("broken")
 
 // Each component ends while everything before it still runs.
 func TestComponentsEndInReverseOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := &diary{}
 		none := component.Entry{Name: "off", New: func(context.Context) (component.Component, error) { d.note("off"); return nil, nil }}
 		o, err := component.List{d.entry("state"), none, d.entry("servers"), d.entry("fronts")}.Open(t.Context())
@@ -77,7 +77,7 @@ func TestComponentsEndInReverseOrder(t *testing.T) {
 
 // One that cannot be made ends those before it, and those after it are not made.
 func TestAComponentThatCannotBeMadeEndsThoseBeforeIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := &diary{}
 		broken := component.Entry{Name: "fronts", New: func(context.Context) (component.Component, error) { return nil, errBroken }}
 		o, err := component.List{d.entry("state"), d.entry("servers"), broken, d.entry("planning")}.Open(t.Context())
@@ -90,7 +90,7 @@ func TestAComponentThatCannotBeMadeEndsThoseBeforeIt(t *testing.T) {
 
 // One that fails ends all, those before it and those after it, in the same order.
 func TestAComponentThatFailsEndsAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := &diary{}
 		o, err := component.List{d.entry("state"), d.failing("servers", time.Minute, errBroken), d.entry("fronts")}.Open(t.Context())
 		require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestAComponentThatFailsEndsAll(t *testing.T) {
 
 // One that has nothing to do ends nobody; what goes wrong while components end is reported with its component, behind the cause.
 func TestErrorsAreNamedByTheirComponents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := &diary{}
 		errLocked := errors.New("locked")
 		closing := component.Entry{Name: "state", New: func(context.Context) (component.Component, error) {
@@ -120,7 +120,7 @@ func TestErrorsAreNamedByTheirComponents(t *testing.T) {
 
 // TestAfter: a component begins with what it waits for. One that has to end before only closes.
 func TestAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ran := make(chan bool, 1)
 		c := component.Func(func(ctx context.Context) error {
 			ran <- ctx.Err() == nil

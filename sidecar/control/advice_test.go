@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
@@ -34,7 +35,7 @@ func (r *rig) load(length time.Duration, perSecond, late int, busy float64) {
 func TestGPUAdvice(t *testing.T) {
 	for _, mode := range []string{"control", "advise", "observe"} {
 		t.Run(mode, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRig(t, "mode: "+mode)
 				stop := r.start()
 				defer stop()
@@ -72,7 +73,7 @@ func TestGPUAdvice(t *testing.T) {
 // TestGPUAdviceLeavesOutWhatNoGPUHelps: a model that is slower than its SLO is no reason for more GPUs. Most models of attached servers are
 // slower than it where no SLO was configured.
 func TestGPUAdviceLeavesOutWhatNoGPUHelps(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "defaults: {slo: 5ms}")
 		stop := r.start()
 		defer stop()
@@ -91,7 +92,7 @@ func TestGPUAdviceLeavesOutWhatNoGPUHelps(t *testing.T) {
 // TestGPUAdviceThreshold: what is tolerated is triggers.badRate.
 func TestGPUAdviceThreshold(t *testing.T) {
 	for rate, allocate := range map[float64]float64{.01: 1, .2: 0} {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRig(t, fmt.Sprintf("triggers: {badRate: %g}", rate))
 			stop := r.start()
 			defer stop()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -172,7 +173,7 @@ func (r *rig) messages(kind api.EventKind) (all []string) {
 
 // TestObserveServesWhatTheServersServe at once, as it comes, and changes nothing on them.
 func TestObserveServesWhatTheServersServe(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "")
 		require.Equal(t, "observe", f.Version().Mode)
 		stop := f.start()
@@ -217,7 +218,7 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 // TestAdviseBatchesOnOrder: requests pass as they came until an operator applies the first plan, which decides how they get there and not what is
 // where.
 func TestAdviseBatchesOnOrder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: advise\n")
 		f.policies.set(firstOnly)
 		stop := f.start()
@@ -246,7 +247,7 @@ func TestAdviseBatchesOnOrder(t *testing.T) {
 
 // TestServersAreFollowed: the servers' own loads and unloads of models are followed, in every mode.
 func TestServersAreFollowed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "")
 		stop := f.start()
 		defer stop()
@@ -270,7 +271,7 @@ func TestServersAreFollowed(t *testing.T) {
 
 // TestServersThatCannotBeRead are asked again every tick; until then nothing serves, or what did serves on.
 func TestServersThatCannotBeRead(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "")
 		f.servers.readErr = errors.New("one:8001: connection refused")
 		stop := f.start()
@@ -301,7 +302,7 @@ func TestServersThatCannotBeRead(t *testing.T) {
 
 // TestAPolicyThatDoesNotStart holds up nothing that is served already.
 func TestAPolicyThatDoesNotStart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "")
 		f.policies.useErr = errBoom
 		stop := f.start()
@@ -315,7 +316,7 @@ func TestAPolicyThatDoesNotStart(t *testing.T) {
 // up nothing.
 func TestAMistakenPolicyInFrontOfServers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFrontOn(t, "", path, &servers{})
 		f.policies.useErr = policyhost.ErrParameter
 		err := f.Run(t.Context())
@@ -323,8 +324,8 @@ func TestAMistakenPolicyInFrontOfServers(t *testing.T) {
 		require.ErrorContains(t, err, "conch.yaml")
 		require.NoError(t, f.db.Close())
 	})
-	bubble(t, func(t *testing.T) { newFrontOn(t, "", path, &servers{}).start()() })
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) { newFrontOn(t, "", path, &servers{}).start()() })
+	bubble.Test(t, func(t *testing.T) {
 		f := newFrontOn(t, "", path, &servers{})
 		f.policies.useErr = policyhost.ErrParameter
 		stop := f.start()
@@ -335,7 +336,7 @@ func TestAMistakenPolicyInFrontOfServers(t *testing.T) {
 
 // TestControlTakesBatchingOver where the servers' repositories are not conch's to write: models stay where they are.
 func TestControlTakesBatchingOver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\n")
 		f.servers.remarks = []string{"two:8001 does not say its GPU"}
 		f.policies.set(firstOnly)
@@ -356,7 +357,7 @@ func TestControlTakesBatchingOver(t *testing.T) {
 
 // TestAServerThatCannotBeTaken: such a server is left as it is, and one event reports it.
 func TestAServerThatCannotBeTaken(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\n")
 		f.servers.trouble = driver.ErrNoControl
 		stop := f.start()
@@ -370,7 +371,7 @@ func TestAServerThatCannotBeTaken(t *testing.T) {
 
 // TestControlPlaces where conch may write the servers' repositories: what is there is served first, then as the policy says.
 func TestControlPlaces(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\nrepository: /models\n")
 		f.servers.writable = true
 		f.policies.set(firstOnly)
@@ -395,7 +396,7 @@ func TestControlPlaces(t *testing.T) {
 
 // TestAStrayModelStays: placing would take a model away that the servers serve and the repository does not have.
 func TestAStrayModelStays(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\nrepository: /models\n")
 		f.servers.writable = true
 		f.servers.serve(model("a", "d1", 8), model("stray", "d1", 8))
@@ -417,7 +418,7 @@ func TestAStrayModelStays(t *testing.T) {
 // TestAnotherMode: after a change of the mode in conch.yaml, requests that were passed through are batched by a discipline for batching, from the
 // first plan on. A placement that was conch's own is the servers' again, even where it is the same.
 func TestAnotherMode(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "")
 		stop := f.start()
 		defer stop()
@@ -430,7 +431,7 @@ func TestAnotherMode(t *testing.T) {
 			require.Empty(t, d.GetDropPolicy())
 		}
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\nrepository: /models\n")
 		f.servers.writable = true
 		stop := f.start()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -41,7 +42,7 @@ func (r *rig) places() (gpus []string) {
 }
 
 func TestADrainedGPUIsLeft(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
 		r := newRigOn(t, "interval: 10s\n", path)
 		r.policies.set(available)
@@ -77,7 +78,7 @@ func TestADrainedGPUIsLeft(t *testing.T) {
 }
 
 func TestACordonedGPUTakesNothingNew(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.policies.set(available)
 		stop := r.start()
@@ -101,7 +102,7 @@ func TestACordonedGPUTakesNothingNew(t *testing.T) {
 // TestNoOrderPutsNewModelsOnACordonedGPU: nor a client that loads a model, nor a plan
 // file, nor an earlier plan.
 func TestNoOrderPutsNewModelsOnACordonedGPU(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise\n")
 		stop := r.start()
 		defer stop()
@@ -143,7 +144,7 @@ func TestNoOrderPutsNewModelsOnACordonedGPU(t *testing.T) {
 // TestADrainThatFailedLosesNothing: what no plan could move stays where it is when
 // something else is ordered, and is moved as soon as a plan can.
 func TestADrainThatFailedLosesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise\n")
 		stop := r.start()
 		defer stop()
@@ -193,7 +194,7 @@ func TestCordonsThatCannotBe(t *testing.T) {
 		"no plan without it": {"", false, api.CordonRequest{GPU: "gpu0", Drain: true}, nil, "GPU gpu0 is to be drained and still has what it had"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRig(t, c.settings)
 				stop := r.start()
 				defer stop()
@@ -214,7 +215,7 @@ func TestCordonsThatCannotBe(t *testing.T) {
 }
 
 func TestRestartOfAPartition(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -237,7 +238,7 @@ func TestWhereALogIsThatConchDoesNotHave(t *testing.T) {
 		config.DriverKubernetes: "`kubectl get pods -L conch.io/partition -l conch.io/release=blue` names it",
 	} {
 		t.Run(kind, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				c := settings(t, "")
 				c.Driver.Kind, c.Driver.Kubernetes.Release = kind, "blue"
 				r := newRigWith(t, c, nil, filepath.Join(t.TempDir(), "state.db"))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -32,7 +33,7 @@ type crash struct {
 // crashed runs a conch and has it die after the n-th plan was written down, before anything else is.
 func crashed(t *testing.T, text string, n int, then func(r *rig)) crash {
 	c := crash{path: filepath.Join(t.TempDir(), "crashed.db")}
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, text)
 		r.reconciler.set = func(d apply.Desired) {
 			if d.Generation != uint64(n) {
@@ -70,7 +71,7 @@ func TestACrashAfterAPlanWasWrittenDown(t *testing.T) {
 		require.NoError(r.t, err)
 	}
 	c := crashed(t, "", 2, two)
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := c.again(t, "")
 		r.policies.set(firstOnly)
 		stop := r.start()
@@ -95,14 +96,14 @@ func TestACrashAfterAPlanWasWrittenDown(t *testing.T) {
 func TestAPlanThatServesOnIsNoNewPlan(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var before apply.Desired
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: advise", path)
 		stop := r.start()
 		before = r.reconciler.last()
 		stop()
 	})
 	for range 3 {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRigOn(t, "mode: advise", path)
 			r.reconciler.resume = &before
 			stop := r.start()
@@ -120,14 +121,14 @@ func TestAPlanThatServesOnIsNoNewPlan(t *testing.T) {
 func TestARestartIntoModeObserve(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var before apply.Desired
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		stop := r.start()
 		before = r.reconciler.last()
 		stop()
 	})
 	require.Equal(t, "adaptive", before.Plan.GetDispatch()[0].GetDiscipline())
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: observe", path)
 		r.reconciler.resume = &before
 		stop := r.start()
@@ -141,13 +142,13 @@ func TestARestartIntoModeObserve(t *testing.T) {
 func TestAStartThatCanChangeNothingServes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var before apply.Desired
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		stop := r.start()
 		before = r.reconciler.last()
 		stop()
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		r.reconciler.resume = &before
 		r.reconciler.fail(errBoom)
@@ -168,7 +169,7 @@ func TestARestartKeepsAModelWhoseFilesWereSpoilt(t *testing.T) {
 	spoilt.Problems = []repo.Problem{{File: "a/config.pbtxt", Line: 2, Severity: repo.SeverityError, Text: "no such type"}}
 	var before apply.Desired
 	var files *repository
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		stop := r.start()
 		before, files = r.reconciler.last(), r.repository
@@ -176,7 +177,7 @@ func TestARestartKeepsAModelWhoseFilesWereSpoilt(t *testing.T) {
 	})
 	for name, imported := range map[string]bool{"changed while conch was away": false, "conch died in the import": true} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRigOn(t, "", filepath.Join(t.TempDir(), "state.db"))
 				r.reconciler.resume = &before
 				r.repository.log, r.repository.made = files.log, files.made
@@ -211,7 +212,7 @@ func TestARestartUnderLoadMovesNothing(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "state.db")
 	var before apply.Desired
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		r.policies.set(byRate)
 		stop := r.start()
@@ -220,7 +221,7 @@ func TestARestartUnderLoadMovesNothing(t *testing.T) {
 		before = r.reconciler.last()
 		stop()
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		r.reconciler.resume = &before
 		r.policies.set(byRate)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/static"
 	"github.com/conch-serving/conch/repo"
@@ -72,7 +73,7 @@ func newRigOnDemand(t *testing.T, text string) *rig {
 const tenGiB = "models: {a: {memory: 10GiB}, b: {memory: 10GiB}, c: {memory: 10GiB}}\n"
 
 func TestDemandLoadsAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOnDemand(t, tenGiB)
 		defer r.start()()
 		require.Empty(t, r.placed(), "nobody has asked for anything")
@@ -99,7 +100,7 @@ func TestDemandLoadsAtOnce(t *testing.T) {
 
 // TestALoadDoesNotWaitForAnother: while a model takes a minute to load, another that is asked for gets its plan.
 func TestALoadDoesNotWaitForAnother(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOnDemand(t, "models: {a: {memory: 1GiB}, b: {memory: 1GiB}}\n")
 		defer r.start()()
 		r.reconciler.slow = time.Minute
@@ -134,7 +135,7 @@ func TestDemandIsRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRigOnDemand(t, test.text)
 				defer r.start()()
 				if test.then != nil {
@@ -151,7 +152,7 @@ func TestDemandIsRefused(t *testing.T) {
 
 // TestPlansForTheUnplaceableArePaced: a flood of requests for what cannot be loaded does not make conch plan all the time.
 func TestPlansForTheUnplaceableArePaced(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOnDemand(t, "models: {a: {memory: 100GiB}}\n")
 		defer r.start()()
 		before := r.policies.calls()
@@ -164,7 +165,7 @@ func TestPlansForTheUnplaceableArePaced(t *testing.T) {
 }
 
 func TestIdleModelsLeave(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOnDemand(t, "models: {a: {idle: 10m}}\n")
 		defer r.start()()
 		r.ask("a")
@@ -183,7 +184,7 @@ func TestIdleModelsLeave(t *testing.T) {
 }
 
 func TestLoadNeverAndByOrder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOnDemand(t, "models: {a: {load: never}, b: {load: keep}}\n")
 		defer r.start()()
 		require.Equal(t, []string{"b"}, r.placed())

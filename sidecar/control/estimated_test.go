@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/estimator/calibrate"
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -50,7 +51,7 @@ func profileOf(t *testing.T, s *policy.Snapshot, model, gpuType string) *policy.
 
 // A model that was never executed has l(b, p), requirements, utilisations and memory in the snapshot that the next plan is made of.
 func TestAModelIsPlannedWithItsEstimate(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.holdGraph("resnet")
 		stop := r.start()
@@ -87,7 +88,7 @@ func TestAModelIsPlannedWithItsEstimate(t *testing.T) {
 
 // What is observed moves the source on; where it is beyond the estimate's bound an event says so, once.
 func TestAnEstimateThatIsOffIsAnEvent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.holdGraph("resnet")
 		stop := r.start()
@@ -119,7 +120,7 @@ func TestAnEstimateThatIsOffIsAnEvent(t *testing.T) {
 
 // A file that breaks the reader costs its model the estimate, and nothing else.
 func TestAModelWithoutAnEstimateServesAsBefore(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.holdGraph("resnet")
 		r.repository.content["graph"] = r.repository.content["graph"][:1000]

@@ -442,7 +442,4 @@ func (r *rig) lastEvent(kind api.EventKind) api.Event {
 	return api.Event{}
 }
 
-// bubble runs a test in virtual time.
-func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
-
 var errBoom = errors.New("boom")

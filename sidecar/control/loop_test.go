@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
@@ -66,7 +67,7 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 		}, events.PlanRejected, "gpu0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRig(t, "")
 				stop := r.start()
 				defer stop()
@@ -91,7 +92,7 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 
 // TestNothingToServe: a repository without models is served, truthfully.
 func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -118,7 +119,7 @@ func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
 
 // TestAModelThatLosesItsPlaceIsNamed: the event of the plan says which, and why.
 func TestAModelThatLosesItsPlaceIsNamed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -131,7 +132,7 @@ func TestAModelThatLosesItsPlaceIsNamed(t *testing.T) {
 }
 
 func TestCompareAndSet(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -147,7 +148,7 @@ func TestCompareAndSet(t *testing.T) {
 
 // TestProposeIsApplyWithoutApply: dry runs go the whole way and leave no trace.
 func TestProposeIsApplyWithoutApply(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -179,7 +180,7 @@ func TestProposeIsApplyWithoutApply(t *testing.T) {
 // TestAnEndlessPlanIsNotShown: a plan that is too long to be judged is neither
 // compared nor printed.
 func TestAnEndlessPlanIsNotShown(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -198,7 +199,7 @@ func TestAnEndlessPlanIsNotShown(t *testing.T) {
 }
 
 func TestModes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise")
 		stop := r.start()
 		defer stop()
@@ -211,7 +212,7 @@ func TestModes(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, r.CurrentPlan().Revision)
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: observe\nmodels: {a: {discipline: deferred}}")
 		stop := r.start()
 		defer stop()
@@ -234,7 +235,7 @@ func TestOperatorsDiscipline(t *testing.T) {
 		{"models: {a: {discipline: timeout, parameters: {delay: 2ms}, dropPolicy: prefix}}", "timeout", "adaptive", "prefix"},
 		{"defaults: {discipline: eager}\nmodels: {a: {discipline: deferred}}", "deferred", "eager", ""},
 	} {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRig(t, test.yaml)
 			stop := r.start()
 			defer stop()
@@ -266,7 +267,7 @@ func TestTriggers(t *testing.T) {
 		}
 	}
 	t.Run("rates", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRig(t, "interval: 10m")
 			stop := r.start()
 			defer stop()
@@ -286,7 +287,7 @@ func TestTriggers(t *testing.T) {
 		})
 	})
 	t.Run("bad rate", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRig(t, "mode: advise\ninterval: 10m\ntriggers: {rateUp: 100, rateUpBy: 1000, rateDown: 1}")
 			stop := r.start()
 			defer stop()
@@ -300,7 +301,7 @@ func TestTriggers(t *testing.T) {
 		})
 	})
 	t.Run("partition death", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRig(t, "mode: advise\ninterval: 10m")
 			stop := r.start()
 			defer stop()
@@ -316,7 +317,7 @@ func TestTriggers(t *testing.T) {
 		})
 	})
 	t.Run("drift", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRig(t, "interval: 10m")
 			stop := r.start()
 			defer stop()
@@ -356,7 +357,7 @@ func TestRateChange(t *testing.T) {
 }
 
 func TestEventsAfterAnID(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -376,7 +377,7 @@ func TestEventsAfterAnID(t *testing.T) {
 }
 
 func TestCancelledWaiterLeavesNoTurnTaken(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 10m")
 		stop := r.start()
 		defer stop()

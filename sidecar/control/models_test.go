@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -22,7 +23,7 @@ import (
 // TestAFailedReloadIsTakenBack: what served serves on, the caller hears why, and
 // the repository is what it was.
 func TestAFailedReloadIsTakenBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.reconciler.refuse = map[string]string{"a": "d2"}
 		stop := r.start()
@@ -63,7 +64,7 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 
 // TestAFirstLoadThatFailsIsShown: the model is known then, and why it is absent.
 func TestAFirstLoadThatFailsIsShown(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.reconciler.refuse = map[string]string{"c": "d1"}
 		stop := r.start()
@@ -78,7 +79,7 @@ func TestAFirstLoadThatFailsIsShown(t *testing.T) {
 
 // TestUnload: it is shown as unloaded, and the plan that serves goes on without.
 func TestUnload(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -94,7 +95,7 @@ func TestUnload(t *testing.T) {
 // TestNobodyWaitsForServers: while those of a plan are slow to come, the next plan
 // is made at once.
 func TestNobodyWaitsForServers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 10m")
 		stop := r.start()
 		defer stop()
@@ -116,7 +117,7 @@ func TestNobodyWaitsForServers(t *testing.T) {
 
 // TestEnsemblesGoWithTheirMembers: by Triton's rules about dependents.
 func TestEnsemblesGoWithTheirMembers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		e := model("e", "d1", 0)
 		e.Config.SchedulingChoice = &tritonpb.ModelConfig_EnsembleScheduling{EnsembleScheduling: &tritonpb.ModelEnsembling{
@@ -149,7 +150,7 @@ func TestEnsemblesGoWithTheirMembers(t *testing.T) {
 // TestWhoComesWhileAPlanIsMadeDoesNotWaitForItsServers: the order of coming and
 // planning does not matter.
 func TestWhoComesWhileAPlanIsMadeDoesNotWaitForItsServers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 10m")
 		stop := r.start()
 		defer stop()
@@ -172,7 +173,7 @@ func TestWhoComesWhileAPlanIsMadeDoesNotWaitForItsServers(t *testing.T) {
 
 // TestAFailedLoadTakesBackItsModelAlone: what others ordered meanwhile stays.
 func TestAFailedLoadTakesBackItsModelAlone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 10m")
 		r.reconciler.refuse = map[string]string{"a": "d2"}
 		stop := r.start()
@@ -199,7 +200,7 @@ func TestAFailedLoadTakesBackItsModelAlone(t *testing.T) {
 func TestAClientsLoadMovesNobodyElse(t *testing.T) {
 	for _, mode := range []string{"observe", "advise", "control"} {
 		t.Run(mode, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRig(t, "mode: "+mode+"\ninterval: 10h\n")
 				defer r.start()()
 				r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))

@@ -9,13 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/control/events"
 )
 
 // A GPU that goes away is one event, and a plan without it long before the interval is over.
 func TestNodesThatChangeArePlannedFor(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 1h\n")
 		r.policies.set(available)
 		stop := r.start()

@@ -9,13 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
 // TestPoliciesSeeEachInstance: what it did, whether it serves, and if not why.
 func TestPoliciesSeeEachInstance(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.repository.hold(model("a", "d1", 8), model("failing", "bad", 4))
 		r.reconciler.refuse = map[string]string{"failing": "bad"}
@@ -60,7 +61,7 @@ func TestPoliciesSeeEachInstance(t *testing.T) {
 
 // TestALookIsOfOneMoment: a change during a look is in all of the look or in nothing of it.
 func TestALookIsOfOneMoment(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.repository.hold(model("failing", "bad", 4))
 		r.reconciler.refuse = map[string]string{"failing": "bad"}

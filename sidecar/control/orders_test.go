@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -25,7 +26,7 @@ import (
 )
 
 func TestModelsAndGPUs(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "models: {a: {slo: 25ms, late: drop, priority: 2, memory: 1GiB}}")
 		broken := model("broken", "d1", 1)
 		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, File: "broken/config.pbtxt", Line: 3, Text: "no such field"}}
@@ -100,7 +101,7 @@ func TestModelsAndGPUs(t *testing.T) {
 
 // TestEventsAreOneLine: a server's traceback must not break a table.
 func TestEventsAreOneLine(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -112,7 +113,7 @@ func TestEventsAreOneLine(t *testing.T) {
 }
 
 func TestReadyWhileDraining(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.requests.draining = true
 		stop := r.start()
@@ -123,7 +124,7 @@ func TestReadyWhileDraining(t *testing.T) {
 
 // A plan that serves takes no request before its routes are in force, as for a moment after a restart.
 func TestReadyBeforeRoutes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.requests.unready = errors.New("no route table yet")
 		stop := r.start()
@@ -135,7 +136,7 @@ func TestReadyBeforeRoutes(t *testing.T) {
 }
 
 func TestUsePolicy(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "policy: {parameters: {k: v}}")
 		stop := r.start()
 		defer stop()
@@ -174,7 +175,7 @@ func TestUsePolicy(t *testing.T) {
 
 // TestLoadAndUnload is Triton's explicit model control in front of the plan.
 func TestLoadAndUnload(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise")
 		stop := r.start()
 		defer stop()
@@ -212,7 +213,7 @@ func TestLoadAndUnload(t *testing.T) {
 // TestBrokenModelHoldsUpNobody: what a server refuses to load is shown with its
 // reason and stays desired, and the rest serves.
 func TestBrokenModelHoldsUpNobody(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.reconciler.refuse = map[string]string{"b": "d1"}
 		stop := r.start()
@@ -244,7 +245,7 @@ func TestBrokenModelHoldsUpNobody(t *testing.T) {
 }
 
 func TestReload(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -289,7 +290,7 @@ func TestObserver(t *testing.T) {
 
 // TestAnOperatorsPolicySurvivesRestarts until conch.yaml names another one than it did.
 func TestAnOperatorsPolicySurvivesRestarts(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
 		r := newRigOn(t, "", path)
 		stop := r.start()
@@ -324,7 +325,7 @@ func TestAnOperatorsPolicySurvivesRestarts(t *testing.T) {
 
 // TestAReloadTakesItsTurnFirst: a plan that is being made is the old policy's, and the new one is put in use only when no caller plans.
 func TestAReloadTakesItsTurnFirst(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise\n")
 		stop := r.start()
 		defer stop()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
@@ -39,7 +40,7 @@ func filed(f *api.PlanFile) api.ApplyRequest {
 }
 
 func TestAPlanFileIsAppliedAsItWasShown(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise\n")
 		stop := r.start()
 		defer stop()
@@ -84,7 +85,7 @@ func TestAPlanFileThatDoesNotFitIsRefusedWithWords(t *testing.T) {
 		"a model nobody has": {edit: func(f *api.PlanFile) *api.PlanFile { return edited(f, `"model":"a"`, `"model":"ghost"`) }, text: "ghost"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRig(t, "mode: advise\n")
 				stop := r.start()
 				defer stop()
@@ -110,7 +111,7 @@ func TestAPlanFileThatDoesNotFitIsRefusedWithWords(t *testing.T) {
 
 // TestAPinnedPlanStays over triggers, policies and restarts; new files of its models are loaded nevertheless.
 func TestAPinnedPlanStays(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
 		r := newRigOn(t, "interval: 10s\n", path)
 		stop := r.start()
@@ -162,7 +163,7 @@ func TestAPinnedPlanStays(t *testing.T) {
 }
 
 func TestHistoryAndRollback(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise\n")
 		stop := r.start()
 		defer stop()
@@ -197,7 +198,7 @@ func TestHistoryAndRollback(t *testing.T) {
 }
 
 func TestAnotherPolicyIsAskedAndDoesNotComeIntoUse(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise\n")
 		stop := r.start()
 		defer stop()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/events"
@@ -18,7 +19,7 @@ import (
 
 // TestRelease: a release gives the servers back for good. A restart does not take them again, an order does.
 func TestRelease(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
 		f := newFrontOn(t, "mode: control\n", path, &servers{})
 		stop := f.start()
@@ -78,7 +79,7 @@ func TestRelease(t *testing.T) {
 
 // TestReleaseEndsWithTheConfiguration: reading conch.yaml again restores its mode.
 func TestReleaseEndsWithTheConfiguration(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\n")
 		stop := f.start()
 		defer stop()
@@ -93,7 +94,7 @@ func TestReleaseEndsWithTheConfiguration(t *testing.T) {
 
 // TestReleaseWhileAServerIsAway: the release takes effect although a server cannot be read, and a restart keeps it.
 func TestReleaseWhileAServerIsAway(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
 		f := newFrontOn(t, "mode: control\n", path, &servers{})
 		stop := f.start()
@@ -114,7 +115,7 @@ func TestReleaseWhileAServerIsAway(t *testing.T) {
 
 // TestReleaseThatFails: it does not change the mode, and reports the error of each model.
 func TestReleaseThatFails(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\n")
 		stop := f.start()
 		defer stop()
@@ -129,7 +130,7 @@ func TestReleaseThatFails(t *testing.T) {
 
 // TestReleaseOfOwnServers: the order is refused, because conch's own servers end with it.
 func TestReleaseOfOwnServers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()

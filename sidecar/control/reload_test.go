@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
@@ -41,7 +42,7 @@ func without(model string, s *policy.Snapshot) (*policy.Plan, error) {
 // TestAReloadDoesNotUnloadAModelThatServes: what would leave it without a place is refused whole, with the policy's reason. A model that the
 // operator does not want any more, one that does not serve, and one that the policy takes away in any case hold up no reload.
 func TestAReloadDoesNotUnloadAModelThatServes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -84,7 +85,7 @@ func TestAReloadDoesNotUnloadAModelThatServes(t *testing.T) {
 }
 
 func TestARefusedReloadIsAnEvent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -97,7 +98,7 @@ func TestARefusedReloadIsAnEvent(t *testing.T) {
 
 // TestAMisspeltModelIsAnEvent, at the start and at a reload that brings it, not at each import.
 func TestAMisspeltModelIsAnEvent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "models: {resnet5O: {slo: 5ms}, a: {slo: 5ms}}")
 		r.repository.hold(model("a", "d1", 8), model("resnet50", "d1", 8))
 		stop := r.start()
@@ -124,7 +125,7 @@ func TestAMisspeltModelIsAnEvent(t *testing.T) {
 // TestAServerThatHasNotAnsweredMayHaveAModel, whether conch.yaml lists the servers or names a Service of a cluster.
 func TestAServerThatHasNotAnsweredMayHaveAModel(t *testing.T) {
 	for _, driver := range []string{"endpoints: [{grpc: one:8001}, {grpc: two:8001}, {grpc: three:8001}]", "service: {name: triton}"} {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			c, err := config.Parse("conch.yaml", []byte("driver: {kind: attach, "+driver+"}\nmodels: {x: {slo: 50ms}}\n"))
 			require.NoError(t, err)
 			c.Provision(config.Environment{})
@@ -145,7 +146,7 @@ func TestAServerThatHasNotAnsweredMayHaveAModel(t *testing.T) {
 }
 
 func TestATakeOverIsAnEvent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
@@ -18,7 +19,7 @@ import (
 )
 
 func TestImport(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -91,7 +92,7 @@ func TestImport(t *testing.T) {
 
 // TestOldRevisionsGo: a conch that runs for long does not keep every file that was ever loaded, and never forgets what it serves.
 func TestOldRevisionsGo(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -116,7 +117,7 @@ func TestOldRevisionsGo(t *testing.T) {
 
 // TestRollback is a revision too, and is planned for like an import.
 func TestRollback(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -146,7 +147,7 @@ func TestRollback(t *testing.T) {
 func TestARollbackSurvivesARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var before *repository
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		stop := r.start()
 		defer stop()
@@ -161,7 +162,7 @@ func TestARollbackSurvivesARestart(t *testing.T) {
 		require.Equal(t, "d1", r.reconciler.last().Revision.Model("a").Digest)
 		before = r.repository
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		r.repository.log, r.repository.made = before.log, before.made
 		r.repository.hold(model("a", "d3", 8))
@@ -179,7 +180,7 @@ func TestARollbackSurvivesARestart(t *testing.T) {
 
 // Old revisions go by order, but for those that serve or served last.
 func TestCollectKeepsWhatServes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin"
@@ -53,7 +54,7 @@ func TestWhatOperatorsSeeStaysTheSame(t *testing.T) {
 	for name, see := range map[string]func(*testing.T) []byte{"own": ownShown, "attached": attachedShown} {
 		t.Run(name, func(t *testing.T) {
 			var is []byte
-			bubble(t, func(t *testing.T) { is = see(t) })
+			bubble.Test(t, func(t *testing.T) { is = see(t) })
 			golden := filepath.Join("testdata", "shown-"+name+".txt")
 			if os.Getenv("UPDATE_GOLDEN") != "" {
 				require.NoError(t, os.WriteFile(golden, is, 0o644))
@@ -113,7 +114,7 @@ func attachedShown(t *testing.T) []byte {
 // TestReadinessSaysWhatHasNoPlace: a model that Triton would refuse, and one that the policy has no place for. One that loads on demand, is unloaded or
 // is never loaded lacks nothing.
 func TestReadinessSaysWhatHasNoPlace(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "models: {c: {load: demand}, d: {load: never}}")
 		broken := model("broken", "d1", 1)
 		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, File: "broken/config.pbtxt", Line: 3, Text: "no such field"}}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -26,7 +27,7 @@ import (
 )
 
 func TestStartServesThePolicysPlan(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		require.False(t, r.Ready()[0].OK)
 		require.Equal(t, "not started yet", r.Ready()[0].Reason)
@@ -67,7 +68,7 @@ func TestStartServesThePolicysPlan(t *testing.T) {
 
 // TestTakeOver: what another conch has written to the store since this one was made is not overwritten, and goes on.
 func TestTakeOver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		other := store.NewBolt(r.db)
 		log, err := events.Open(other, slog.New(slog.DiscardHandler))
@@ -92,7 +93,7 @@ func TestTakeOver(t *testing.T) {
 }
 
 func TestNothingServesUntilAPlanDoes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrStart })
 		stop := r.start()
@@ -108,7 +109,7 @@ func TestNothingServesUntilAPlanDoes(t *testing.T) {
 }
 
 func TestNothingToServe(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.repository.hold()
 		stop := r.start()
@@ -125,7 +126,7 @@ func TestNothingToServe(t *testing.T) {
 func TestRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var before apply.Desired
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: advise", path)
 		r.policies.set(firstOnly)
 		stop := r.start()
@@ -133,7 +134,7 @@ func TestRestart(t *testing.T) {
 		before = r.reconciler.last()
 		stop()
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: advise", path)
 		r.reconciler.resume = &before
 		stop := r.start()
@@ -147,7 +148,7 @@ func TestRestart(t *testing.T) {
 		require.Greater(t, next.GetRevision(), before.Snapshot.GetRevision())
 		require.Len(t, r.recorder.Profiles(), 1, "what was learnt is there")
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: advise", path)
 		r.repository.hold(model("b", "d1", 0))
 		r.reconciler.resume = &before
@@ -157,7 +158,7 @@ func TestRestart(t *testing.T) {
 		require.Contains(t, r.lastEvent(events.PlanRejected).Message, "plan 1 serves on: plan rejected: unknown: gpu0: the model \"a\" is not in the snapshot")
 		require.EqualValues(t, 2, r.CurrentPlan().Revision)
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		r.reconciler.resume = &before
 		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrCrashed })
@@ -168,7 +169,7 @@ func TestRestart(t *testing.T) {
 }
 
 func TestRepositoryUnreadableAtStart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.repository.err = errBoom
 		err := r.Run(t.Context())
@@ -176,7 +177,7 @@ func TestRepositoryUnreadableAtStart(t *testing.T) {
 		require.ErrorContains(t, err, "/models")
 		require.NoError(t, r.db.Close())
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		_, err := r.repository.ImportReporting(t.Context(), "/models", repo.Origin{}, nil)
 		require.NoError(t, err)
@@ -191,7 +192,7 @@ func TestMistakenPolicyAtStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var before apply.Desired
 	for _, mistake := range []error{policyhost.ErrParameter, policyhost.ErrUnknownPolicy} {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r := newRigOn(t, "", path)
 			r.policies.useErr = mistake
 			err := r.Run(t.Context())
@@ -201,13 +202,13 @@ func TestMistakenPolicyAtStart(t *testing.T) {
 			require.NoError(t, r.db.Close())
 		})
 	}
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		stop := r.start()
 		before = r.reconciler.last()
 		stop()
 	})
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		r.reconciler.resume = &before
 		r.policies.useErr = policyhost.ErrParameter
@@ -221,7 +222,7 @@ func TestMistakenPolicyAtStart(t *testing.T) {
 
 // TestReadinessSaysWhatTheFirstPlanWaitsFor: the readiness of a conch that is not ready names the model that it waits for.
 func TestReadinessSaysWhatTheFirstPlanWaitsFor(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		r.reconciler.slow = time.Minute
 		r.reconciler.refuse = map[string]string{"a": "d1"}

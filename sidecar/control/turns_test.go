@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -35,7 +36,7 @@ func TestTheLoopGoesOnWhileServersAreSlow(t *testing.T) {
 		return r, stop
 	}
 	t.Run("a server dies", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r, stop := slow(t, "interval: 2h")
 			defer stop()
 			asked := r.policies.calls()
@@ -45,7 +46,7 @@ func TestTheLoopGoesOnWhileServersAreSlow(t *testing.T) {
 		})
 	})
 	t.Run("profiles change", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r, stop := slow(t, "interval: 2h")
 			defer stop()
 			pushed := r.requests.pushed()
@@ -55,7 +56,7 @@ func TestTheLoopGoesOnWhileServersAreSlow(t *testing.T) {
 		})
 	})
 	t.Run("the interval is over", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			r, stop := slow(t, "interval: 1m")
 			defer stop()
 			asked := r.policies.calls()
@@ -64,7 +65,7 @@ func TestTheLoopGoesOnWhileServersAreSlow(t *testing.T) {
 		})
 	})
 	t.Run("other servers serve another model", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			f := newFrontOn(t, "mode: advise\ninterval: 2h\n", filepath.Join(t.TempDir(), "state.db"), &servers{models: []*repo.Model{model("a", "d1", 8)}})
 			f.reconciler.slow = time.Hour // one of them never answers again
 			stop := f.start()
@@ -80,7 +81,7 @@ func TestTheLoopGoesOnWhileServersAreSlow(t *testing.T) {
 // TestPlanningIsBounded: a server that comes and goes, however often, and a policy that needs longer than its interval leave
 // time between two plans.
 func TestPlanningIsBounded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 10m")
 		stop := r.start()
 		defer stop()
@@ -101,7 +102,7 @@ func TestPlanningIsBounded(t *testing.T) {
 // TestAnOrderOutlivesAFailure: the policy is down when an operator's order comes. The plan is made once the policy answers
 // again, long before the interval, and as it was ordered it is not held back.
 func TestAnOrderOutlivesAFailure(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 10m")
 		stop := r.start()
 		defer stop()
@@ -127,7 +128,7 @@ func TestAnOrderOutlivesAFailure(t *testing.T) {
 
 // TestTheModeCountsWhenTheTurnComes: a reload to mode observe comes before an order to apply that waits for its turn.
 func TestTheModeCountsWhenTheTurnComes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "interval: 10m")
 		stop := r.start()
 		defer stop()
@@ -157,7 +158,7 @@ func TestTheModeCountsWhenTheTurnComes(t *testing.T) {
 
 // TestEventsAreText: what a policy or a server says of a failure comes into the event log as one line that moves no cursor.
 func TestEventsAreText(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
@@ -173,7 +174,7 @@ func TestEventsAreText(t *testing.T) {
 
 // TestFollowingIsBounded: servers of others whose index flaps are followed, the first time at once, and then once a second.
 func TestFollowingIsBounded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFront(t, "mode: advise\ninterval: 2h\n")
 		stop := f.start()
 		defer stop()

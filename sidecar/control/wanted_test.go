@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
@@ -22,7 +23,7 @@ func TestAVariantThatNoPlanWillStart(t *testing.T) {
 		"observe": "'a' with an accuracy of at least 0.9 would be served by 'big', which does not run: mode observe applies no plan without an operator's order",
 	} {
 		t.Run(mode, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRig(t, "mode: "+mode+"\n")
 				defer r.start()()
 				for range 2 {

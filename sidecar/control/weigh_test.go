@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control/events"
@@ -49,7 +50,7 @@ func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 		"half of the goodput":  {firstOnly, "loss"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newRigEvaluated(t, goodput{2: 100, 1: 50})
 				stop := r.start()
 				defer stop()
@@ -81,7 +82,7 @@ func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 // TestALittleBetterEverySecondIsAppliedOnce: a policy answers another plan each time, each a little better than the last. Only the first change is
 // applied; the others are held.
 func TestALittleBetterEverySecondIsAppliedOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigEvaluated(t, goodput{2: 100, 1: 100.0001})
 		stop := r.start()
 		defer stop()
@@ -110,7 +111,7 @@ func (down) Evaluate(context.Context, *policy.Snapshot, []*policy.Plan) ([]*poli
 // TestAFicklePlanIsNotFollowedBlindly: a plan that could not be evaluated waits until the plan in force had its horizon; a necessary change is made
 // at once.
 func TestAFicklePlanIsNotFollowedBlindly(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRigEvaluated(t, down{})
 		stop := r.start()
 		defer stop()

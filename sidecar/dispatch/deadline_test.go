@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -31,7 +31,7 @@ import (
 func TestADeferredRequestMeetsItsCallersDeadline(t *testing.T) {
 	for _, patience := range []time.Duration{100 * time.Millisecond, 900 * time.Millisecond} {
 		t.Run(patience.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, o := inBubble(t, 1)
 				parts[0].asked = func(context.Context, *tritonpb.ModelInferRequest) { time.Sleep(4 * time.Millisecond) }
 				d, _ := newDispatcher(t, o, table(1, func(m *router.Model) { m.SLO, m.Discipline = time.Hour, "deferred" }, parts...))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
@@ -49,7 +50,7 @@ func forModel(name string) func(*tritonpb.ModelInferRequest) {
 // TestSeveralBatchesAtOnce: a server runs two batches of a model at once, not three, and of a model with one instance one, which takes turns with those that
 // may run where it is.
 func TestSeveralBatchesAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 1)
 		p := parts[0]
 		p.hold = make(chan struct{})
@@ -74,7 +75,7 @@ func TestSeveralBatchesAtOnce(t *testing.T) {
 
 // TestAModelHasItsOwnExecutions: models whose instances are on different GPUs of a server run at once; those on the same GPU take turns.
 func TestAModelHasItsOwnExecutions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 1)
 		p := parts[0]
 		p.hold = make(chan struct{})
@@ -97,7 +98,7 @@ func TestASecondExecutionHoldsTwiceTheLoad(t *testing.T) {
 	const fixed, each, slo = 8 * time.Millisecond, time.Millisecond, 60 * time.Millisecond
 	for n, least := range map[int]int{1: 0, 2: 1200} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, options := inBubble(t, 1)
 				parts[0].asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
 					time.Sleep(fixed + time.Duration(r.Inputs[0].Shape[0])*each)
@@ -124,7 +125,7 @@ func TestASecondExecutionHoldsTwiceTheLoad(t *testing.T) {
 // TestEjectionEndsAllExecutions: a server whose executions fail is ejected with all that it may run at once, and what failed there is not sent to its other
 // executions.
 func TestEjectionEndsAllExecutions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 2)
 		sick, well := parts[0], parts[1]
 		sick.refuse, well.takes = fails(errCUDA), time.Millisecond
@@ -146,7 +147,7 @@ func TestEjectionEndsAllExecutions(t *testing.T) {
 
 // TestOneExecutionDecidesAProbation: a server on probation has one execution, whose failure ejects it again. Once one has succeeded it runs as many as before.
 func TestOneExecutionDecidesAProbation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 2)
 		sick, well := parts[0], parts[1]
 		sick.refuse, sick.takes, well.takes = fails(errCUDA), 5*time.Millisecond, 5*time.Millisecond
@@ -192,7 +193,7 @@ func TestOneExecutionDecidesAProbation(t *testing.T) {
 
 // TestAnExcuseAfterTheServerHasLeftTheTable gives the server nothing to execute, although an execution is under way there.
 func TestAnExcuseAfterTheServerHasLeftTheTable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 2)
 		old, well := parts[0], parts[1]
 		onOld, twice, onWell := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -251,7 +252,7 @@ func TestAnExcuseAfterTheServerHasLeftTheTable(t *testing.T) {
 
 // TestLossEndsAllExecutions: a server that goes down has all its executions end, and none begins before it is up again.
 func TestLossEndsAllExecutions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 2)
 		p, other := parts[0], parts[1]
 		p.hold = make(chan struct{})
@@ -276,7 +277,7 @@ func TestLossEndsAllExecutions(t *testing.T) {
 
 // TestExecutionsFollowTheTable: a server that may run more batches at once by the next table does, and one that may run fewer has them end.
 func TestExecutionsFollowTheTable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 1)
 		p := parts[0]
 		d, _ := newDispatcher(t, options, table(1, nil, p))
@@ -315,7 +316,7 @@ func TestATableThatMovesAModelToAnotherExecution(t *testing.T) {
 		"one runs, and there are three": {before: 0b1, after: 0b111, running: 1, most: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, options := inBubble(t, 1)
 				p := parts[0]
 				hold := make(chan struct{})
@@ -360,7 +361,7 @@ func TestATableThatMovesAModelToAnotherExecution(t *testing.T) {
 func TestAModelThatLosesAnExecutionGetsNoneBack(t *testing.T) {
 	for first := range 3 {
 		t.Run(fmt.Sprint(first), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, options := inBubble(t, 1)
 				p := parts[0]
 				var ends [5]chan struct{}
@@ -402,7 +403,7 @@ func TestAModelThatLosesAnExecutionGetsNoneBack(t *testing.T) {
 
 // TestAHangWithSeveralExecutionsIsOne: of a server that hangs with several executions under way the owner hears once.
 func TestAHangWithSeveralExecutionsIsOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, options := inBubble(t, 2)
 		sick, well := parts[0], parts[1]
 		sick.hold = make(chan struct{})

@@ -8,13 +8,13 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
@@ -36,7 +36,7 @@ func failsBadRows(r *tritonpb.ModelInferRequest) error {
 // takes as long as one that does not, so that no way to find bad requests among others is free: at this load it takes more than there is. When failed
 // batches ran one by one, two thirds of the other requests were late.
 func TestBadRequestsCostTheOthersLittle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const fixed, each, slo = 8 * time.Millisecond, time.Millisecond, 150 * time.Millisecond
 		parts, options := inBubble(t, 2)
 		for _, p := range parts {

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -172,7 +172,7 @@ func TestBadRequestsEjectNoPlaceForLong(t *testing.T) {
 		"failed":                         status.Error(codes.Internal, "Failed to process the request(s) for model instance 'm_0', message: ValueError: negative"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, options := inBubble(t, 2)
 				for _, p := range parts {
 					p.asked = func(context.Context, *tritonpb.ModelInferRequest) { time.Sleep(time.Millisecond) }

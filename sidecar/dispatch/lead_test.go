@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -67,7 +68,7 @@ func TestALeadUsesWhatOverlaps(t *testing.T) {
 		"most of it overlaps, little to do":  {6 * time.Millisecond, .3, true, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, options := inBubble(t, 1)
 				most := 0
 				overlapping(parts[0], fixed, each, c.beside, func(now int) { most = max(most, now) })
@@ -107,7 +108,7 @@ func TestALeadUsesWhatOverlaps(t *testing.T) {
 func TestAHangWithALead(t *testing.T) {
 	for name, leaves := range map[string]bool{"in the table": false, "off the table": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, options := inBubble(t, 2)
 				sick, well := parts[0], parts[1]
 				hung := make(chan string, 10)

@@ -6,12 +6,12 @@ package dispatch_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -149,7 +149,7 @@ func TestAModelThatThePlanPlacesNoLongerIsRefusedAtOnce(t *testing.T) {
 
 // TestQueuedRequestsOfAModelThatThePlanPlacesNoLongerAreServed: they were admitted, and the place that they waited for ends only once they are answered.
 func TestQueuedRequestsOfAModelThatThePlanPlacesNoLongerAreServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, o := inBubble(t, 1)
 		parts[0].asked = func(context.Context, *tritonpb.ModelInferRequest) { time.Sleep(10 * time.Millisecond) }
 		d, _ := newDispatcher(t, o, table(1, func(m *router.Model) { m.SLO = time.Second }, parts...))

@@ -10,13 +10,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -101,7 +101,7 @@ func offer(t *testing.T, d *dispatch.Dispatcher, rate float64) (goodput, bad flo
 // TestOverload: at multiples of a partition's capacity the goodput stays at the capacity, although one execution in five takes longer than
 // predicted. No request is lost at loads below the capacity.
 func TestOverload(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := spasmodically(t)
 		_, bad := offer(t, d, .6*spasmodicMost)
 		require.Less(t, bad, .01, "a load that it can do")

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -43,7 +43,7 @@ func (p *fixed) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*t
 // until they fill its share. No request of model n, which has a partition of its own that is nearly idle, is refused, although a burst of them takes
 // more than its share.
 func TestAnOverloadedModelLeavesRoomForOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		listeners := map[string]*bufconn.Listener{"127.0.0.1:1": bufconn.Listen(1 << 20), "127.0.0.1:2": bufconn.Listen(1 << 20)}
 		for _, l := range listeners {
 			server := grpc.NewServer()

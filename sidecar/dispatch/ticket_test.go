@@ -5,12 +5,12 @@ package dispatch_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -19,7 +19,7 @@ import (
 
 // TestATimeoutEndsEveryWait: a request's own timeout ends its wait for a partition of its model, outside the queue.
 func TestATimeoutEndsEveryWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d, seen := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), OutageWait: 3 * time.Second}, table(1, func(m *router.Model) { m.Batchable = false }, &triton{address: "127.0.0.1:1"}))
 		d.SetPartitionState("p127.0.0.1:1", false, "its server is to come")
 		began := time.Now()
@@ -37,7 +37,7 @@ func TestATimeoutEndsEveryWait(t *testing.T) {
 
 // TestWaitsDoNotAddUp: a request that has waited for its model's load waits for a partition of it only as long as the load could have taken.
 func TestWaitsDoNotAddUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &triton{address: "127.0.0.1:1"}
 		cold := table(1, func(m *router.Model) { m.OnDemand, m.Cold, m.Places, m.Batchable = true, true, nil, false }, p)
 		d, seen := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), LoadWait: 10 * time.Second}, cold)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -378,7 +379,7 @@ func TestWhatCannotMakeItIsDroppedAtItsFirstStep(t *testing.T) {
 // TestBatchesOfStepsHaveTheTimeOfTheEnsemble: how large a batch may be follows from what the ensemble leaves a step, and not from the SLO of the step's model,
 // which may be a default that nobody thought of. Here batches of one, which that SLO allows, are too few for the load.
 func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, o := inBubble(t, 1)
 		parts[0].asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
 			time.Sleep(10*time.Millisecond + time.Duration(r.Inputs[0].Shape[0])*10*time.Millisecond)
@@ -409,7 +410,7 @@ func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {
 // policies, and not to what the last executions took. Here these are of one row, of which the first step takes next to nothing: planned with that, its batches
 // would stay small, and those of the second, which is planned with the rest, would start too late.
 func TestTheTimeOfAnEnsembleIsDividedByProfiles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		parts, o := inBubble(t, 1)
 		d, _ := newDispatcher(t, o, ensembleTable(1, func(t *router.Table) { t.Models["e"].SLO = time.Second }, parts...))
 		lines := map[string][2]time.Duration{"m": {4 * time.Millisecond, 0}, "n": {time.Millisecond, 24 * time.Millisecond}}
@@ -436,7 +437,7 @@ func TestTheTimeOfAnEnsembleIsDividedByProfiles(t *testing.T) {
 func TestAStepWaitsOnceForItsModelsQueuePolicy(t *testing.T) {
 	for name, slo := range map[string]time.Duration{"in time": 10 * time.Second, "late before": 60 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				parts, options := inBubble(t, 1)
 				p := parts[0]
 				p.hold = make(chan struct{})

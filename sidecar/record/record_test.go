@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/record"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
@@ -36,7 +37,7 @@ func read(t *testing.T, data []byte) (h workload.Header, models []workload.Trace
 }
 
 func TestWhatArrivesWhileSomebodyRecordsIsInTheTrace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := record.New(time.Now)
 		start := time.Now()
 		r.Record(dispatch.Arrival{Model: "before", At: start})
@@ -97,7 +98,7 @@ func (s *stuck) Flush() error {
 }
 
 func TestAWriterThatIsTooSlowHoldsNobodyBackAndLosesArrivals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := record.New(time.Now)
 		ctx, cancel := context.WithCancel(t.Context())
 		out := &stuck{free: make(chan struct{})}

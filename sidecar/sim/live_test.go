@@ -13,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -90,7 +90,7 @@ func TestLiveEqualsSimulated(t *testing.T) {
 			require.GreaterOrEqual(t, simulated.Total.BadRate, c.bad[0])
 			require.LessOrEqual(t, simulated.Total.BadRate, c.bad[1])
 
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				l := newLive(t, s, w.Plan, w.Snapshot, c.jitter)
 				if c.lost > 0 {
 					time.AfterFunc(c.lost, l.servers[1].Stop)

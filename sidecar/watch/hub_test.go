@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/watch"
 )
@@ -169,7 +170,7 @@ func begin(t *testing.T, h *watch.Hub, last string, topics ...api.Topic) *watch.
 }
 
 func TestTheStateComesFirstAndThenWhatChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set("a", 1.)
 		w.set("b", 1.)
@@ -197,7 +198,7 @@ func TestTheStateComesFirstAndThenWhatChanges(t *testing.T) {
 }
 
 func TestNothingIsComputedWithoutWatchersAndOnceForMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set("a", 1.)
 		h := w.hub(nil)
@@ -234,7 +235,7 @@ func TestNothingIsComputedWithoutWatchersAndOnceForMany(t *testing.T) {
 }
 
 func TestAWatcherThatReadsTooSlowlyIsCutOffAndNobodyElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		h := w.hub(func(o *watch.Options) { o.QueueFrames = 5 })
 		slow, quick, r := begin(t, h, ""), begin(t, h, ""), newReader()
@@ -255,7 +256,7 @@ func TestAWatcherThatReadsTooSlowlyIsCutOffAndNobodyElse(t *testing.T) {
 }
 
 func TestBytesBoundWhatAWatcherLeavesUnread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		big := strings.Repeat("x", 1000)
 		w.set("a", big) // what comes first may be larger than the bound
@@ -274,7 +275,7 @@ func TestBytesBoundWhatAWatcherLeavesUnread(t *testing.T) {
 }
 
 func TestAWatcherThatComesBackGetsWhatItMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set("a", 1.)
 		h, r := w.hub(nil), newReader()
@@ -323,7 +324,7 @@ func TestAWatcherThatComesBackGetsWhatItMissed(t *testing.T) {
 }
 
 func TestAConnectionThatBreaksWithinTheWholeStateGoesOnThere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set("a", 1.)
 		w.happen()
@@ -353,7 +354,7 @@ func TestAConnectionThatBreaksWithinTheWholeStateGoesOnThere(t *testing.T) {
 }
 
 func TestEntriesThatWereLostMakeTheLogWholeAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.kept = 4
 		h, r := w.hub(nil), newReader()
@@ -369,7 +370,7 @@ func TestEntriesThatWereLostMakeTheLogWholeAgain(t *testing.T) {
 }
 
 func TestASourceThatFailsHurtsNothingElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set("a", 1.)
 		fail := func() ([]watch.Object, error) { return nil, errors.New("not now") }
@@ -389,7 +390,7 @@ func TestASourceThatFailsHurtsNothingElse(t *testing.T) {
 }
 
 func TestStopEndsEveryStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set("a", 1.)
 		h := w.hub(func(o *watch.Options) { o.Watchers = 200 })
@@ -415,7 +416,7 @@ func TestStopEndsEveryStream(t *testing.T) {
 		_, err := h.Watch(nil, "")
 		require.ErrorContains(t, err, "conch stops")
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := newWorld().hub(nil)
 		stuck := begin(t, h, "")
 		start := time.Now()
@@ -430,7 +431,7 @@ func TestStopEndsEveryStream(t *testing.T) {
 func TestAReaderKnowsWhatThereIs(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.SliceOfN(rapid.IntRange(0, 9), 1, 60).Draw(rt, "steps")
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld()
 			w.kept = 5
 			h := w.hub(func(o *watch.Options) { o.QueueFrames = 3 })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/tritonctl/progress"
 )
 
@@ -45,7 +46,7 @@ func seen(t *terminal) string {
 func wide() int { return 120 }
 
 func TestTheRestIsEstimatedByHowFastTheWorkWent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out terminal
 		task := progress.Begin(&out, wide, "calibrating")
 		defer task.End()
@@ -70,7 +71,7 @@ func TestTheRestIsEstimatedByHowFastTheWorkWent(t *testing.T) {
 }
 
 func TestWorkOfUnknownSizeShowsItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out terminal
 		task := progress.Begin(&out, wide, "waiting")
 		defer task.End()
@@ -88,7 +89,7 @@ func TestWorkOfUnknownSizeShowsItsTime(t *testing.T) {
 }
 
 func TestWorkThatEndsByItselfNeedsNoReports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out terminal
 		task := progress.Begin(&out, wide, "recording")
 		defer task.End()
@@ -104,7 +105,7 @@ func TestWorkThatEndsByItselfNeedsNoReports(t *testing.T) {
 
 func TestALineFitsTheTerminal(t *testing.T) {
 	for _, columns := range []int{200, 80, 61, 60, 40, 20, 0} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			var out terminal
 			task := progress.Begin(&out, func() int { return columns }, "verifying "+strings.Repeat("模型", 20))
 			defer task.End()
@@ -130,7 +131,7 @@ func TestALineFitsTheTerminal(t *testing.T) {
 }
 
 func TestOtherOutputIsNotMixedIntoTheLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out terminal
 		task := progress.Begin(&out, wide, "asking")
 		defer task.End()
@@ -150,7 +151,7 @@ func TestWithoutATerminalNothingIsWritten(t *testing.T) {
 }
 
 func TestManyStepsAreFewDrawings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out terminal
 		task := progress.Begin(&out, wide, "simulating")
 		for i := range 10_000 {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes/configmaps"
@@ -149,7 +149,7 @@ func (a *api) asked() (all []string) {
 
 // One replica leads; the other one follows what it writes, changes nothing, and is ready to lead a second after the first has ended, with three requests.
 func TestAReplicaFollowsUntilItLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAPI(t)
 		first := a.replica("first", "")
 		require.True(t, first.Follows())
@@ -193,7 +193,7 @@ func TestAReplicaFollowsUntilItLeads(t *testing.T) {
 
 // A replica that is stopped while it follows does not lead any more, whatever else of it has still to end.
 func TestAFollowerIsStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAPI(t)
 		first, second := a.replica("first", ""), a.replica("second", "")
 		first.lead(t)
@@ -214,7 +214,7 @@ func TestAFollowerIsStopped(t *testing.T) {
 
 // A replica that was paused for longer than its lease ends when it finds another in its place, and writes nothing.
 func TestAnotherLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAPI(t)
 		first, second := a.replica("first", ""), a.replica("second", "")
 		first.lead(t)
@@ -236,7 +236,7 @@ func TestAnotherLeads(t *testing.T) {
 
 // A replica whose state somebody deletes ends at its next write: as it is, it could keep no plan any more.
 func TestTheStateIsDeletedUnderALeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAPI(t)
 		r := a.replica("first", "")
 		r.lead(t)
@@ -255,7 +255,7 @@ func TestTheStateIsDeletedUnderALeader(t *testing.T) {
 
 // An API server that fails in the middle of a take-over costs no replica.
 func TestTheAPIServerFailsDuringATakeOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAPI(t)
 		r := a.replica("first", "")
 		until := time.Now().Add(20 * time.Second)
@@ -289,7 +289,7 @@ func TestATakeOverFails(t *testing.T) {
 		"its state is not usable": {func(_ *testing.T, _ *api, r *replica) { r.refuse = errors.New("event 7: no JSON") }, "event 7: no JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				a := newAPI(t, owner.DeepCopy())
 				r := a.replica("first", "release")
 				c.change(t, a, r)

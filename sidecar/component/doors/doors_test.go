@@ -10,11 +10,11 @@ import (
 	"net"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/component/doors"
 )
 
@@ -32,7 +32,7 @@ func (piped) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // TestIdleConnectionsEnd: a client that keeps its connection to the operators' door and asks nothing more loses it, after a while.
 func TestIdleConnectionsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		server := doors.HTTP(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ready") }), slog.New(slog.DiscardHandler))
 		here, there := net.Pipe()
 		door := piped{make(chan net.Conn, 1)}

@@ -9,13 +9,13 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/buffers"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/component/fronts"
@@ -27,7 +27,7 @@ import (
 
 // TestDoorsAreTakenOnceThereAreRoutes, also where not all is ready: before, requests wait with who has the doors, and here they would be refused at once.
 func TestDoorsAreTakenOnceThereAreRoutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, err := config.Parse("conch.yaml", []byte("repository: /models\n"))
 		require.NoError(t, err)
 		c.Provision(config.Environment{})

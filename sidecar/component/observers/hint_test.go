@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 )
 
@@ -55,7 +56,7 @@ func TestAMinuteOfTrafficUnderObserveIsPointedAtOnce(t *testing.T) {
 		{"in control by then", false, 3, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				var out hintCounter
 				next := &silent{}
 				h := PointAtAdvice(next, func() bool { return c.observing }, "unix:///run/conch/admin.sock", slog.New(slog.NewTextHandler(&out, nil)))
@@ -76,7 +77,7 @@ func TestAMinuteOfTrafficUnderObserveIsPointedAtOnce(t *testing.T) {
 }
 
 func TestNothingIsPointedAtAfterTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var out hintCounter
 		h := PointAtAdvice(&silent{}, func() bool { return true }, "", slog.New(slog.NewTextHandler(&out, nil)))
 		h.Arrived("m", 1, time.Now())

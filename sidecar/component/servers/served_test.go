@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -39,7 +40,7 @@ func (c *counting) ModelStatistics(context.Context, *tritonpb.ModelStatisticsReq
 // Servers are asked while they batch and left alone once Conch does; one that does
 // not answer does not delay the others.
 func TestServersThatBatchAreAskedWhatTheyDid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		recorder, err := observe.New(nil)
 		require.NoError(t, err)
 		recorder.SetModel("m", "r1", 4, nil)

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
@@ -143,7 +144,7 @@ func TestAReplacedPartitionDrains(t *testing.T) {
 
 // TestWhoWaitsForAModel: a wait ends when the model's outage is declared. From then on nobody waits.
 func TestWhoWaitsForAModel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		changed := make(chan string, 10)
 		r := router.New(router.Options{Clock: clock.Timers(), OutageWait: time.Minute, ModelChanged: func(m string) { changed <- m }})
 		defer func() { require.NoError(t, r.Close()) }()

@@ -5,18 +5,19 @@ package kubernetes_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	policyv1 "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/conch-serving/conch/internal/bubble"
 )
 
 // A disruption budget that somebody deletes or changes is as it was soon after. One that says something else is left to who wants it so, and none costs a request at rest.
 func TestTheDisruptionBudgetIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t, node("node-1"), slice("node-1"))
 		open(t, options(c))
 		budgets := c.PolicyV1().PodDisruptionBudgets(namespace)

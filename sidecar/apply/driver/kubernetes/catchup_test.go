@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 )
 
@@ -51,7 +52,7 @@ func TestTheWatchIsBehind(t *testing.T) {
 		"a Pod was removed":          {ofRelease("p-1", "1", "7"), nil, func(w *watch.FakeWatcher, _ *core.Pod) { w.Delete(ofRelease("p-1", "1", "9")) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				k, late := lagging(t)
 				if c.before != nil {
 					require.NoError(t, k.Tracker().Add(c.before))
@@ -79,7 +80,7 @@ func TestTheWatchIsBehind(t *testing.T) {
 
 // A watch that stays behind, or an API server that does not answer, ends the wait.
 func TestTheWatchStaysBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, _ := lagging(t)
 		d := open(t, options(k))
 		require.NoError(t, k.Tracker().Add(ofRelease("p-1", "1", "7")))
@@ -96,7 +97,7 @@ func TestTheWatchStaysBehind(t *testing.T) {
 
 // An API server that fails for a while does not end the wait, and one that goes on failing does.
 func TestTheAPIServerFailsWhileAConchCatchesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k, _ := lagging(t)
 		d := open(t, options(k))
 		failing := 3
@@ -113,7 +114,7 @@ func TestTheAPIServerFailsWhileAConchCatchesUp(t *testing.T) {
 
 // The driver of a conch that follows sees the cluster, and changes nothing of it, though there is a dead Pod and a claim that no Pod uses.
 func TestADriverThatFollows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		dead := ofRelease("p-1", "1", "7")
 		dead.Status.Phase = core.PodFailed
 		unused := &resource.ResourceClaim{ObjectMeta: meta.ObjectMeta{Name: "c", Namespace: namespace, Labels: map[string]string{"conch.io/release": "conch"}}}

@@ -5,7 +5,6 @@ package kubernetes_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +13,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 )
 
@@ -22,7 +22,7 @@ const a100 = "A100-SXM4-80GB"
 // growing is a cluster whose Pods nobody starts, and a driver that grows it, in virtual time.
 func growing(t *testing.T, test func(t *testing.T, c *testCluster, d *kubernetes.Driver), objects ...any) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.silent = true
 		for _, o := range objects {

@@ -20,12 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 )
 
 // One conch at a time leads a release. The next one leads as soon as the first gives the lease back.
 func TestOneConchLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		lost := make(chan string, 4)
 		var mu sync.Mutex
@@ -99,7 +100,7 @@ func TestLateNewsOfTheLeaderBefore(t *testing.T) {
 
 // While the API server does not answer, nothing may be changed, before another could lead. Afterwards the same conch leads on.
 func TestALeaseThatCannotBeRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		var down atomic.Bool
 		c.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -143,7 +144,7 @@ func TestPermissionsAreAskedForOnce(t *testing.T) {
 
 // TestRequestsAtRest: a release that is left alone costs the API server the owner's renewals, however many replicas wait, and nothing else.
 func TestRequestsAtRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t, node("node-1"), slice("node-1"))
 		lead := func(ctx context.Context, identity string) (*kubernetes.Lease, error) {
 			return kubernetes.Lead(ctx, kubernetes.LeaseOptions{
@@ -189,7 +190,7 @@ func TestALeaseIsTakenSoon(t *testing.T) {
 	for name, denied := range map[string]bool{"watched": false, "asked for": true} {
 		for _, duration := range []time.Duration{time.Second, kubernetes.ShortestLease, kubernetes.DefaultLease, 15 * time.Second} {
 			t.Run(name+" "+duration.String(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					c := newCluster(t)
 					c.denied["watch leases"] = denied
 					var gone atomic.Bool // the first one's requests do not arrive

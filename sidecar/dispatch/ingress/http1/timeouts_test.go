@@ -9,10 +9,11 @@ import (
 	nethttp "net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/internal/bubble"
 )
 
 // TestTimeouts: of a connection without a request, of half a head, of half a body; none of an idle connection.
@@ -95,7 +96,7 @@ func bothAlone(t *testing.T, name string, handler nethttp.Handler, change func(*
 	}{{"own", true, false}, {"net", false, false}, {"later", true, true}} {
 		t.Run(kind.name+"/"+name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				l := pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 				serve(t, l, kind.own, kind.later, handler, change)
 				test(t, func() net.Conn {

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/internal/store/storetest"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
@@ -185,7 +185,7 @@ func TestConfigMaps(t *testing.T) {
 
 // A leader that was paused for longer than its lease, and still believes that it leads, writes nothing: neither now nor later, neither small nor large.
 func TestALeaderOfBeforeWritesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		paused := c.open("paused")
 		require.NoError(t, paused.Write(value("plan", "1")))
@@ -279,7 +279,7 @@ func TestAConflictWithNobody(t *testing.T) {
 
 // While the API server does not answer, a write is refused and changes nothing; what may come later does.
 func TestTheAPIServerIsDown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		s := c.open("a")
 		require.NoError(t, s.Write(value("plan", "1")))
@@ -301,7 +301,7 @@ func TestTheAPIServerIsDown(t *testing.T) {
 
 // What happens often is written now and then; a store in which nothing changes asks for nothing.
 func TestWritesAreFew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		s := c.open("a")
 		before := c.writes.Load()

@@ -7,7 +7,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes/configmaps"
@@ -44,7 +44,7 @@ func first(t *testing.T, s store.Store) byte {
 
 // A follower has what the leader writes, within seconds, and writes nothing itself, until it takes over: then the leader of before writes nothing.
 func TestAFollower(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		early := c.follow("early") // nothing was ever written
 		require.Empty(t, get(t, early, "plan"))
@@ -119,7 +119,7 @@ func (r readingMaps) Get(ctx context.Context, name string, o meta.GetOptions) (*
 
 // Who reads while the leader writes has the state of before or of afterwards, though parts go while they are read.
 func TestPartsGoWhileTheyAreRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		leader := c.open("leader")
 		require.NoError(t, leader.Write(large(1)))
@@ -143,7 +143,7 @@ func TestPartsGoWhileTheyAreRead(t *testing.T) {
 func TestAFollowerThatSeesNothing(t *testing.T) {
 	for name, may := range map[string]bool{"forbidden": false, "down": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				c := newCluster(t)
 				c.unwatched = !may
 				leader := c.open("leader")
@@ -166,7 +166,7 @@ func TestAFollowerThatSeesNothing(t *testing.T) {
 
 // A release whose state is deleted has none for its followers either.
 func TestTheStateIsDeletedUnderAFollower(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		leader := c.open("leader")
 		require.NoError(t, leader.Write(value("plan", "1")))
