@@ -4,19 +4,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
 	"github.com/conch-serving/conch/internal/rig"
@@ -38,6 +34,8 @@ const (
 	mixSLO = 3
 	// mixRequests is how many a trial has, mixLength the longest that one is.
 	mixRequests, mixLength = 1000, 25 * time.Second
+	// mixLearn is for how long a system learns from the load's own arrivals: its rare models come once in some seconds.
+	mixLearn = 15 * time.Second
 	// adviceRate is what clients send while advice is asked for.
 	adviceRate = mixRate / 4
 	// adviceLook is how long advise looks at the traffic: so long that all models but the one that is asked for least have the 200 requests that advise wants of
@@ -113,8 +111,8 @@ func (m mix) arrivals(rate float64, seed uint64, length time.Duration) ([]loadge
 // contest is what measures the load.
 func (b *bench) mixContest(m mix) *rig.Contest {
 	return &rig.Contest{
-		Models: m.models, GPUs: mixGPUs, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin, Warmup: time.Second, Learn: learnFor,
-		Requests: b.requests(mixRequests), Measure: mixLength, Every: true, Arrivals: m.arrivals, Seed: b.seed, Step: 2, Resolution: .1, Progress: func(line string) { b.say(m.name + ": " + line) },
+		Models: m.models, GPUs: mixGPUs, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin, Warmup: time.Second, Learn: mixLearn,
+		Requests: b.requests(mixRequests), Measure: mixLength, Every: true, Twice: true, Arrivals: m.arrivals, Seed: b.seed, Step: 2, Resolution: .1, Progress: func(line string) { b.say(m.name + ": " + line) },
 	}
 }
 
@@ -171,32 +169,11 @@ func (b *bench) before(ctx context.Context, m mix, do func(*rig.Tritons) error) 
 // emulatedMix says what is not real.
 const emulatedMix = "GPUs: an execution sleeps for the published times of models of the 1080 Ti, stretched so that four GPUs do some 120 requests a second, SLOs three times as much, in the python backend of one real tritonserver for all four"
 
-// advise asks `tritonctl advise` what Conch would gain on each of the ten loads, before anything of them is measured.
-func (b *bench) advise(ctx context.Context, r *figure.Report) error {
-	r.Emulated = emulatedMix
-	return b.eachMix(ctx, r, func(m mix) error {
-		var a advice
-		err := b.before(ctx, m, func(server *rig.Tritons) (err error) {
-			a, err = b.adviceOf(ctx, m, server)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		name := "advise." + m.name + "."
-		if !a.Enough {
-			r.Add(name+"answered", 0, "bool", "too little is known: "+strings.Join(a.Missing, "; "))
-			return nil
-		}
-		r.Add(name+"answered", 1, "bool", fmt.Sprintf("eight models, Zipf .9, 600 KB rows, times x%.1f, SLOs x%.1f", m.stretch, mixSLO*m.stretch))
-		r.Add(name+"predicted", a.Ratio, "ratio", "rate that Conch would hold over what the server holds")
-		r.Add(name+"predicted_low", a.Low, "ratio", "the answer's range")
-		r.Add(name+"predicted_high", a.High, "ratio", "the answer's range")
-		return nil
-	})
-}
+// mixSides are the ways to have Conch: in front of the server, as it is, and with a server of its own for each GPU. The name is in figures.
+var mixSides = []struct{ name, is string }{{"attached", "Conch in front of the server"}, {"own", "Conch with a server for each GPU"}}
 
-// mixes measures the ten loads that advise was asked about: what the server holds alone, and with Conch in front of it (driver attach, mode control).
+// mixes measures the ten loads that advise was asked about: what the server holds alone, with Conch in front of it (driver attach, mode control), and what Conch
+// holds that starts a server for each GPU (driver process).
 func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
 	r.Emulated = emulatedMix
 	said := byName{}
@@ -216,12 +193,13 @@ func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
 			return fmt.Errorf("%s has nothing about %s: ask first, with conch-bench advise, and measure then; `make bench BENCH=live` does both", filepath.Join(b.results, adviceFile+".json"), name)
 		}
 	}
-	var ratios []float64
-	hits, answered := 0, 0
-	err = b.eachMix(ctx, r, func(m mix) error {
-		var alone, with rig.Standing
+	ratios := map[string][]float64{}
+	hits, answered := map[string]int{}, map[string]int{}
+	return b.eachMix(ctx, r, func(m mix) error {
+		c, name := b.mixContest(m), "mix."+m.name+"."
+		var alone rig.Standing
+		with := map[string]rig.Standing{}
 		err := b.before(ctx, m, func(server *rig.Tritons) (err error) {
-			c := b.mixContest(m)
 			if alone, err = c.HighestOf(ctx, rig.TritonSetup{Node: rig.NodeBound}, server, adviceRate); err != nil {
 				return err
 			}
@@ -230,88 +208,37 @@ func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
 			if err != nil {
 				return err
 			}
-			with, err = c.HighestOf(ctx, setup, conch, alone.Rate)
+			with["attached"], err = c.HighestOf(ctx, setup, conch, alone.Rate)
 			return errors.Join(err, conch.Close())
 		})
 		if err != nil {
 			return err
 		}
-		name, ratio := "mix."+m.name+".", with.Held()/alone.Held()
-		ratios = append(ratios, ratio)
+		if with["own"], err = c.Highest(ctx, []rig.Setup{rig.ConchSetup{}}, alone.Rate); err != nil {
+			return err
+		}
 		r.Add(name+"triton.goodput", alone.Held(), "req/s", "at most 1% bad for every model: one server for all GPUs, dynamic batching")
-		r.Add(name+"conch.goodput", with.Held(), "req/s", "the same server with Conch in front of it")
-		r.Add(name+"goodput_ratio", ratio, "ratio", "measured")
-		low, known := said["advise."+m.name+".predicted_low"]
-		if high := said["advise."+m.name+".predicted_high"]; known {
-			answered++
-			if .9*low.Value <= ratio && ratio <= 1.1*high.Value {
-				hits++
+		for _, of := range mixSides {
+			held, ratio := with[of.name].Held(), with[of.name].Held()/alone.Held()
+			ratios[of.name] = append(ratios[of.name], ratio)
+			r.Add(name+of.name+".goodput", held, "req/s", of.is)
+			r.Add(name+of.name+".goodput_ratio", ratio, "ratio", "measured")
+			low, known := said["advise."+m.name+"."+of.name+".predicted_low"]
+			if high := said["advise."+m.name+"."+of.name+".predicted_high"]; known {
+				answered[of.name]++
+				if .9*low.Value <= ratio && ratio <= 1.1*high.Value {
+					hits[of.name]++
+				}
 			}
+		}
+		for _, of := range mixSides { // of the loads so far: a run that is stopped has a summary, too
+			summary := "mix." + of.name + "."
+			r.Figures = slices.DeleteFunc(r.Figures, func(f figure.Figure) bool { return strings.HasPrefix(f.Name, summary) })
+			n := len(ratios[of.name])
+			r.AddMean(summary+"goodput_ratio", ratios[of.name], "ratio", fmt.Sprintf("geometric mean of %d loads, each measured once", n))
+			r.Add(summary+"answered", float64(answered[of.name]), "loads", fmt.Sprintf("of %d for which advise gave a ratio", n))
+			r.Add(summary+"hits", float64(hits[of.name]), "loads", "where what was measured lies in the answer's range, give or take a tenth")
 		}
 		return nil
 	})
-	if err != nil || b.only != "" {
-		return err
-	}
-	r.AddMean("mix.goodput_ratio", ratios, "ratio", "geometric mean of the loads, each measured once")
-	r.Add("mix.advise.answered", float64(answered), "loads", fmt.Sprintf("of %d that advise had an answer for", len(ratios)))
-	r.Add("mix.advise.hits", float64(hits), "loads", "where what was measured lies in the answer's range, give or take a tenth")
-	return nil
-}
-
-// advice is the part of the advice that is compared.
-type advice struct {
-	Enough  bool
-	Missing []string
-	Ratio   float64 `json:"ratio"`
-	Low     float64 `json:"ratio_low"`
-	High    float64 `json:"ratio_high"`
-}
-
-// adviceOf asks for advice while clients send single rows, at a quarter of what the GPUs can do in batches of eight, to a server that a conch observes.
-func (b *bench) adviceOf(ctx context.Context, m mix, server *rig.Tritons) (out advice, err error) {
-	c := b.mixContest(m)
-	conch, err := rig.ConchSetup{Attach: mixGPUs, Observe: true}.StartBefore(ctx, c, server)
-	if err != nil {
-		return out, err
-	}
-	defer func() { err = errors.Join(err, conch.Close()) }()
-	caller, err := loadgen.NewGRPC(conch.Endpoints(), m.models.Load(), loadgen.Emulated(mixElements))
-	if err != nil {
-		return out, err
-	}
-	sending, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	const most = 5 * time.Minute
-	given, err := m.arrivals(adviceRate, b.seed, most)
-	if err != nil {
-		stop()
-		return out, errors.Join(err, caller.Close())
-	}
-	go func() {
-		defer close(done)
-		// It ends with the advice; what came of the requests is not what is measured.
-		_, _ = loadgen.Run(sending, loadgen.Load{Models: m.models.Load(), Given: given, Measure: most, Patience: time.Second}, caller, clock.System())
-	}()
-	defer func() { stop(); <-done; err = errors.Join(err, caller.Close()) }()
-
-	b.say(fmt.Sprintf("%s: tritonctl advise --measure at %d req/s, for %v", m.name, adviceRate, adviceLook))
-	limited, cancel := context.WithTimeout(ctx, adviceLimit)
-	defer cancel()
-	command := exec.CommandContext(limited, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--share", fmt.Sprint(adviceShare), "--yes", "--within", adviceWithin.String(), "--for", adviceLook.String(), "--seeds", "3", "-o", "json")
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	text, err := command.Output()
-	if limited.Err() != nil && ctx.Err() == nil {
-		b.say(fmt.Sprintf("%s: no advice within %v", m.name, adviceLimit))
-		return advice{Missing: []string{fmt.Sprintf("there was no answer within %v", adviceLimit)}}, nil
-	}
-	if err != nil && !json.Valid(text) {
-		return out, fmt.Errorf("tritonctl advise: %w\n%s", err, stderr.Bytes())
-	}
-	if err := json.Unmarshal(text, &out); err != nil {
-		return out, fmt.Errorf("tritonctl advise: %w", err)
-	}
-	b.say(fmt.Sprintf("%s: advised %.2f (%.2f to %.2f), missing %v", m.name, out.Ratio, out.Low, out.High, out.Missing))
-	return out, nil
 }

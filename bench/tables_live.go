@@ -20,13 +20,20 @@ func mixesTable(f byName) string {
 	var rows [][]string
 	for number := range mixLoads {
 		said, name := fmt.Sprintf("advise.mix%d.", number), fmt.Sprintf("mix.mix%d.", number)
-		row := []string{fmt.Sprintf("mix%d", number), "no answer", f.cell(name+"triton.goodput", 0), f.cell(name+"conch.goodput", 0), f.cell(name+"goodput_ratio", 2)}
-		if _, answered := f[said+"predicted"]; answered {
-			row[1] = fmt.Sprintf("%s (%s to %s)", f.cell(said+"predicted", 2), f.cell(said+"predicted_low", 2), f.cell(said+"predicted_high", 2))
+		row := []string{fmt.Sprintf("mix%d", number), f.cell(name+"triton.goodput", 0)}
+		for _, of := range mixSides {
+			answer := "no answer"
+			if asked := f[said+"answered"]; asked.Value == 1 {
+				answer = "no ratio"
+			}
+			if _, given := f[said+of.name+".predicted"]; given {
+				answer = fmt.Sprintf("%s (%s to %s)", f.cell(said+of.name+".predicted", 2), f.cell(said+of.name+".predicted_low", 2), f.cell(said+of.name+".predicted_high", 2))
+			}
+			row = append(row, f.cell(name+of.name+".goodput", 0), f.cell(name+of.name+".goodput_ratio", 2), answer)
 		}
 		rows = append(rows, row)
 	}
-	return write([]string{"load", "advised ratio", "Triton, req/s", "Conch attached to it, req/s", "measured ratio"}, rows)
+	return write([]string{"load", "Triton, req/s", "Conch attached to it, req/s", "over Triton", "advised", "Conch's own servers, req/s", "over Triton", "advised"}, rows)
 }
 
 // hopTable has what a replica that hands on adds to a call.

@@ -235,6 +235,29 @@ func (c *Conch) ready(ctx context.Context) error {
 	return nil
 }
 
+// settleWithin is how long servers of all GPUs may take to load their models.
+const settleWithin = 3 * time.Minute
+
+// Settle returns once what is observed of servers and models is what the plan asks for: conch serves as soon as every model is on one GPU.
+func (c *Conch) Settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
+	for {
+		differs, err := gauge(ctx, c.Metrics, "conch_observed_differs")
+		if err != nil {
+			return fmt.Errorf("rig: conch: %w", err)
+		}
+		if differs == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("rig: what conch observes is not what its plan asks for, after %v (%w)\n%s", settleWithin, ctx.Err(), c.LogTail())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
 // Usage reads the counters of conch's partitions.
 func (c *Conch) Usage(ctx context.Context) (Usage, error) { return readUsage(ctx, c.Metrics) }
 

@@ -43,6 +43,8 @@ type Contest struct {
 	Together bool
 	// Every asks in a search, too, that at most Limit of the requests of every model are bad. With Arrivals, a trial ends where one has more.
 	Every bool
+	// Twice tries a rate once more, with other arrivals, before it counts as too high: where two late requests of a rare model end a trial.
+	Twice bool
 	// Learn is for how long each setup that was started is offered a part of the rate that its search begins at, before the first trial, and
 	// nothing counts: so that it is not judged by what it learnt of a machine on which servers were being started. 0 means not at all.
 	Learn time.Duration
@@ -223,15 +225,38 @@ func (c *Contest) HighestOf(ctx context.Context, setup Setup, s System, start fl
 // learnAt is the part of a search's first rate that is offered to learn from: enough for batches of all sizes.
 const learnAt = .7
 
-// learn offers a load that does not count.
+// settler is a system that may go on starting servers once it serves.
+type settler interface {
+	// Settle returns once it has all that it wants.
+	Settle(ctx context.Context) error
+}
+
+// learn waits until a system has settled, and offers it a load that does not count.
 func (c *Contest) learn(ctx context.Context, s System, rate float64) error {
+	if settling, ok := s.(settler); ok {
+		if err := settling.Settle(ctx); err != nil {
+			return err
+		}
+	}
 	if c.Learn == 0 {
 		return nil
 	}
 	load := c.load(learnAt * rate)
 	load.Warmup, load.Measure, load.Seed = 0, c.Learn, c.Seed+2_000_003
-	_, err := measure(ctx, s, load, c.Models.tensor())
+	_, err := c.offer(ctx, s, load)
 	return err
+}
+
+// offer sends a load, with the contest's arrivals.
+func (c *Contest) offer(ctx context.Context, s System, l loadgen.Load) (*Trial, error) {
+	if c.Arrivals != nil {
+		given, err := c.Arrivals(l.Rate, l.Seed, l.Warmup+l.Measure)
+		if err != nil {
+			return nil, fmt.Errorf("rig: arrivals: %w", err)
+		}
+		l.Given = given
+	}
+	return measure(ctx, s, l, c.Models.tensor())
 }
 
 func (c *Contest) search(start float64) loadgen.Search {
@@ -243,9 +268,9 @@ func title(s Setup) string { return fmt.Sprintf("%s, %v", s.System(), s) }
 // highest returns the trial of the highest rate that the system holds, or nil if the search gave up.
 func (c *Contest) highest(ctx context.Context, name string, s System, search loadgen.Search) (*Trial, error) {
 	trials := map[float64]*Trial{}
-	rate, err := search.Highest(ctx, func(ctx context.Context, rate float64) (bool, error) {
+	holds := func(ctx context.Context, rate float64, seed uint64) (bool, error) {
 		load := c.load(rate)
-		load.AbortAbove = Limit
+		load.AbortAbove, load.Seed = Limit, seed
 		if c.Every {
 			load.AbortEach = Limit
 		}
@@ -258,6 +283,13 @@ func (c *Contest) highest(ctx context.Context, name string, s System, search loa
 			return !trial.Aborted && c.bad(trial) <= Limit, nil
 		}
 		return trial.Bad() <= Limit, nil
+	}
+	rate, err := search.Highest(ctx, func(ctx context.Context, rate float64) (bool, error) {
+		ok, err := holds(ctx, rate, c.Seed)
+		if err != nil || ok || !c.Twice {
+			return ok, err
+		}
+		return holds(ctx, rate, c.Seed+3_000_017)
 	})
 	if err != nil || rate == 0 {
 		return nil, err
@@ -309,15 +341,8 @@ func confirm(rate, least float64, bad func(*Trial) float64, try func(rate float6
 }
 
 func (c *Contest) trial(ctx context.Context, name string, s System, l loadgen.Load) (*Trial, error) {
-	if c.Arrivals != nil {
-		given, err := c.Arrivals(l.Rate, l.Seed, l.Warmup+l.Measure)
-		if err != nil {
-			return nil, fmt.Errorf("rig: arrivals: %w", err)
-		}
-		l.Given = given
-	}
 	rate := l.Rate
-	trial, err := measure(ctx, s, l, c.Models.tensor())
+	trial, err := c.offer(ctx, s, l)
 	if err != nil {
 		return nil, err
 	}

@@ -144,6 +144,83 @@ func TestASetupLearnsBeforeItIsTried(t *testing.T) {
 	require.InDelta(t, 4*learnAt, float64(learning.loads[0])/float64(plain.loads[0]), 1.2)
 }
 
+// flaky is exhausted at once in every trial that is the first at its rate.
+type flaky struct {
+	*exhausted
+	read int
+}
+
+func (f *flaky) start(ctx context.Context, c *Contest) (running, error) {
+	if _, err := f.exhausted.start(ctx, c); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *flaky) Usage(ctx context.Context) (Usage, error) { // read before each trial and after it
+	u, err := f.exhausted.Usage(ctx)
+	if trial := f.read / 2; f.read%2 == 0 && trial%2 == 0 {
+		f.came.Store(1_000_000)
+	} else if f.read%2 == 0 {
+		f.came.Store(0)
+	}
+	f.read++
+	return u, err
+}
+
+// A rate that fails once and holds then counts as held, with Twice.
+func TestARateIsTriedTwice(t *testing.T) {
+	var progress []string
+	c := fakeContest(&progress)
+	plain, err := c.Highest(t.Context(), []Setup{&exhausted{holds: 90}}, 100)
+	require.NoError(t, err)
+	once, err := c.Highest(t.Context(), []Setup{&flaky{exhausted: &exhausted{holds: 90}}}, 100)
+	require.NoError(t, err)
+	require.Less(t, once.Rate, plain.Rate/2, "the first rate failed by chance, and the search went down")
+	c.Twice = true
+	twice, err := c.Highest(t.Context(), []Setup{&flaky{exhausted: &exhausted{holds: 90}}}, 100)
+	require.NoError(t, err)
+	require.InEpsilon(t, plain.Rate, twice.Rate, .15, "the second trial has other arrivals")
+}
+
+// settling is a system that is asked to settle.
+type settling struct {
+	*exhausted
+	settled []int64 // requests that had come each time
+}
+
+func (s *settling) start(ctx context.Context, c *Contest) (running, error) {
+	if _, err := s.exhausted.start(ctx, c); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *settling) Settle(context.Context) error {
+	s.settled = append(s.settled, s.came.Load())
+	return nil
+}
+
+// What starts servers behind its doors is asked nothing before it has them, and learns from what the contest sends.
+func TestASetupSettlesBeforeItLearns(t *testing.T) {
+	var progress []string
+	c := fakeContest(&progress)
+	c.Learn = c.Measure
+	var lengths []time.Duration
+	c.Arrivals = func(rate float64, _ uint64, length time.Duration) (all []loadgen.Arrival, err error) {
+		lengths = append(lengths, length)
+		for at := time.Duration(0); at < length; at += time.Duration(float64(time.Second) / rate) {
+			all = append(all, loadgen.Arrival{At: at})
+		}
+		return all, nil
+	}
+	s := &settling{exhausted: &exhausted{holds: 40}}
+	_, err := c.Highest(t.Context(), []Setup{s}, 100)
+	require.NoError(t, err)
+	require.Equal(t, []int64{0}, s.settled)
+	require.Len(t, lengths, 1+strings.Count(strings.Join(progress, "\n"), " at "), "the load that is learnt from, and each trial's")
+}
+
 func TestAContestSaysWhatItCannotJudge(t *testing.T) {
 	var progress []string
 	c := fakeContest(&progress)

@@ -60,20 +60,7 @@ func readUsage(ctx context.Context, addresses ...string) (Usage, error) {
 }
 
 func (u Usage) add(ctx context.Context, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("status %s", response.Status)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(response.Body)
+	families, err := metrics(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -102,4 +89,34 @@ func each(family *dto.MetricFamily, f func(model string, n uint64)) {
 			}
 		}
 	}
+}
+
+// metrics reads what is exported at an address (host:port).
+func metrics(ctx context.Context, address string) (map[string]*dto.MetricFamily, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %s", response.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(response.Body)
+}
+
+// gauge is the value of a metric without labels.
+func gauge(ctx context.Context, address, name string) (float64, error) {
+	families, err := metrics(ctx, address)
+	if err != nil {
+		return 0, fmt.Errorf("metrics of %s: %w", address, err)
+	}
+	if len(families[name].GetMetric()) != 1 {
+		return 0, fmt.Errorf("metrics of %s: %s has %d values, want one", address, name, len(families[name].GetMetric()))
+	}
+	return families[name].GetMetric()[0].GetGauge().GetValue(), nil
 }

@@ -72,10 +72,10 @@ type Advice struct {
 	// Triton and Conch are the highest rates that hold under the timeout and the adaptive discipline.
 	Triton *sim.Found `json:"triton,omitempty"`
 	Conch  *sim.Found `json:"conch,omitempty"`
-	// Ratio is Conch's over Triton's, the median over seeds; Low and High are the spread, wider by how exactly rates are searched.
-	Ratio float64 `json:"ratio"`
-	Low   float64 `json:"ratio_low"`
-	High  float64 `json:"ratio_high"`
+	// Gain is Conch's rate over Triton's.
+	Gain
+	// Own is Conch with a server for each GPU, where there is a server over several: what Conch would gain if it started the servers. Nil elsewhere.
+	Own *Own `json:"own,omitempty"`
 	// GPUs there are, counting for a server over several the batches that it executes at once, and how many Conch would need for what Triton holds on all of
 	// them; 0 where that is as many, or where a server has several.
 	GPUs   int `json:"gpus"`
@@ -92,6 +92,40 @@ type Advice struct {
 	Text []string `json:"text"`
 	// Sides are Triton as it is and Conch at the observed rate, where Input.Compare asks for them and there are figures.
 	Sides []report.Side `json:"-"`
+}
+
+// Gain is Conch's rate over Triton's, the median over seeds; Low and High are the spread, wider by how exactly rates are searched. All are 0 where there
+// is no ratio: where Triton holds no rate at all, or where the spread is above widest.
+type Gain struct {
+	Ratio float64 `json:"ratio"`
+	Low   float64 `json:"ratio_low"`
+	High  float64 `json:"ratio_high"`
+}
+
+// widest is how many times Low may be in High. Beyond it single bursts decide what a side holds, and a ratio is as large as the lowest rate is small.
+const widest = 2
+
+// gain compares the rates that two sides hold with the same seeds.
+func gain(triton, conch *sim.Found) Gain {
+	if triton.Low == 0 {
+		return Gain{}
+	}
+	var ratios []float64
+	for i := range triton.All {
+		ratios = append(ratios, conch.All[i].Rate/triton.All[i].Rate)
+	}
+	slices.Sort(ratios)
+	n := len(ratios)
+	if ratios[n-1] > widest*ratios[0] {
+		return Gain{}
+	}
+	return Gain{Ratio: (ratios[(n-1)/2] + ratios[n/2]) / 2, Low: ratios[0] * (1 - tolerance), High: ratios[n-1] * (1 + tolerance)}
+}
+
+// Own is what Conch holds with servers of its own.
+type Own struct {
+	Conch *sim.Found `json:"conch"`
+	Gain
 }
 
 // Present is the least number of GPUs found that hold the observed rate, with every model on each; 0 where all of them do not.
@@ -117,9 +151,13 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	}
 	a.Enough = true
 	w.phases = 2
-	resizable := a.GPUs > 1 && a.GPUs == len(policy.NewIndex(w.snapshot).GPUs()) // a server over several GPUs is one whole
-	if resizable {
+	several := a.GPUs != len(policy.NewIndex(w.snapshot).GPUs()) // a server over several GPUs is one whole
+	resizable := a.GPUs > 1 && !several
+	switch {
+	case resizable:
 		w.phases += 2
+	case several:
+		w.phases++
 	}
 	if a.Triton, err = w.goodput(ctx, tritonSide, in.Seeds); err != nil {
 		return nil, err
@@ -134,14 +172,14 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	if a.Conch, err = w.goodput(ctx, conchSide, in.Seeds); err != nil {
 		return nil, err
 	}
-	if a.Triton.Low > 0 {
-		var ratios []float64
-		for i := range a.Triton.All {
-			ratios = append(ratios, a.Conch.All[i].Rate/a.Triton.All[i].Rate)
+	a.Gain = gain(a.Triton, a.Conch)
+	if several {
+		own, err := w.goodput(ctx, ownSide, in.Seeds)
+		if err != nil {
+			return nil, err
 		}
-		slices.Sort(ratios)
-		n := len(ratios)
-		a.Ratio, a.Low, a.High = (ratios[(n-1)/2]+ratios[n/2])/2, ratios[0]*(1-tolerance), ratios[n-1]*(1+tolerance)
+		a.Own = &Own{Conch: own, Gain: gain(a.Triton, own)}
+		a.note("whether all models fit each GPU's memory, where Conch starts a server for each. Each of the %d batches that a server executes at once is taken for a GPU of its own.", a.GPUs)
 	}
 	if resizable {
 		if a.Triton.Low > 0 {
@@ -193,12 +231,13 @@ func contradicted(seen map[string]Seen, triton *sim.Found) string {
 // tolerance is how exactly rates are searched, relative to them.
 const tolerance = .02
 
-// side is one of the two that are compared.
+// side is one of those that are compared.
 type side string
 
 const (
 	tritonSide side = "your Triton"
 	conchSide  side = "Conch"
+	ownSide    side = "Conch with a server for each GPU"
 )
 
 // goodput is what a side holds on the present GPUs, by the present placement.
@@ -268,6 +307,9 @@ func (w *world) run(ctx context.Context, who side, gpus int, rate float64, seed 
 		return nil, err
 	}
 	one := evaluate.AtOnce(made.Snapshot, made.Plan, policy.NewIndex(made.Snapshot))
+	if who == ownSide {
+		one = nil // Conch chooses the GPU of a batch
+	}
 	nodes := map[string][]string{}
 	for _, p := range made.Plan.GetPartitions() {
 		id := cmp.Or(one[p.GetId()], p.GetId())

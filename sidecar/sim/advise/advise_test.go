@@ -87,9 +87,13 @@ func TestAServerOverSeveralGPUs(t *testing.T) {
 	require.Greater(t, one.Conch.Rate, four.Conch.Rate/2)
 	require.Greater(t, one.Triton.Rate, four.Triton.Rate, "a queue of a model is one for all GPUs, not one for each")
 	require.Less(t, one.Triton.Rate, one.Conch.Rate)
+	require.InEpsilon(t, four.Conch.Rate, one.Own.Conch.Rate, .02, "Conch with a server for each GPU, which chooses the GPU of a batch")
+	require.Greater(t, one.Own.Low, one.High)
+	require.Nil(t, four.Own)
 	require.Zero(t, one.Needed)
 	require.Nil(t, one.Present)
 	require.Contains(t, strings.Join(one.Text, "\n"), "on your 4 GPUs with at most 1% bad")
+	require.Contains(t, strings.Join(one.Text, "\n"), "With a server of its own for each of your 4 GPUs (driver process), Conch would hold")
 	require.Contains(t, strings.Join(one.Text, "\n"), "Not known: which models have instances on which GPUs of a server over several")
 }
 
@@ -190,10 +194,11 @@ func TestThePageOfAnAdvice(t *testing.T) {
 		text   string
 		label  string
 	}{
-		{advise.Advice{Enough: true, Triton: found(100), Conch: found(150), Ratio: 1.5, Low: 1.4, High: 1.6}, "1.50 times the traffic at the same SLOs (1.40 to 1.60 over 2 seeds): 150 requests per second where Triton's own batching holds 100.", "a gain"},
-		{advise.Advice{Enough: true, Triton: found(100), Conch: found(101), Ratio: 1.01, Low: .9, High: 1.1}, "which is no certain gain.", "no certain gain"},
-		{advise.Advice{Enough: true, Triton: found(100), Conch: found(50), Ratio: .5, Low: .4, High: .6}, "which is less.", "a loss"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(150), Gain: advise.Gain{Ratio: 1.5, Low: 1.4, High: 1.6}}, "1.50 times the traffic at the same SLOs (1.40 to 1.60 over 2 seeds): 150 requests per second where Triton's own batching holds 100.", "a gain"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(101), Gain: advise.Gain{Ratio: 1.01, Low: .9, High: 1.1}}, "which is no certain gain.", "no certain gain"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(50), Gain: advise.Gain{Ratio: .5, Low: .4, High: .6}}, "which is less.", "a loss"},
 		{advise.Advice{Enough: true, Triton: found(0), Conch: found(50)}, "Triton holds the SLOs at no rate at all", "nothing to compare with"},
+		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: found(50)}, "differs too much between 2 seeds for a ratio: Triton 1.0 to 9.0 requests per second", "not steady"},
 		{advise.Advice{Missing: []string{"m: 3 requests."}}, "m: 3 requests.", "not known"},
 		{advise.Advice{Possible: []advise.Possible{{Gain: 1.1}, {Gain: 3}}}, "1.10 to 3.00 times", "a range"},
 	} {

@@ -61,7 +61,7 @@ func (a *Advice) Page(in Input) *report.Page {
 		p.Tables = append(p.Tables, t)
 	}
 	for _, line := range a.Text {
-		inVerdict := a.Enough && strings.Contains(line, "Conch would")
+		inVerdict := a.Enough && strings.Contains(line, "Conch would") && (a.Own == nil || line != a.Own.sentence(a.GPUs, len(in.Seeds)))
 		if !inVerdict && !strings.HasPrefix(line, "Not known: ") {
 			p.Notes = append(p.Notes, line)
 		}
@@ -80,6 +80,9 @@ func (a *Advice) verdict() report.Verdict {
 		return report.Verdict{Text: fmt.Sprintf("Conch would hold %.2f to %.2f times what Triton holds, depending on how long batches of more than one row take, which is not known.", low, high), Label: "a range", Judgement: report.Unsure}
 	case !a.Enough:
 		return report.Verdict{Text: "There is too little to say what Conch would gain: " + strings.Join(a.Missing, " "), Label: "not known", Judgement: report.Unsure}
+	case a.Ratio == 0 && a.Triton.Low > 0:
+		return report.Verdict{Text: fmt.Sprintf("What a side holds differs too much between %d seeds for a ratio: Triton %s to %s requests per second, Conch %s to %s.",
+			len(a.Conch.All), report.Rate(a.Triton.Low), report.Rate(a.Triton.High), report.Rate(a.Conch.Low), report.Rate(a.Conch.High)), Label: "not steady", Judgement: report.Unsure}
 	case a.Ratio == 0:
 		return report.Verdict{Text: fmt.Sprintf("Triton holds the SLOs at no rate at all in the simulator, and Conch holds %s requests per second (%s to %s over %d seeds).",
 			report.Rate(a.Conch.Rate), report.Rate(a.Conch.Low), report.Rate(a.Conch.High), len(a.Conch.All)), Label: "nothing to compare with", Judgement: report.Unsure}

@@ -21,6 +21,9 @@ func (a *Advice) write(seeds int, live bool) {
 		a.Text = append(a.Text, fmt.Sprintf("%.0f requests per second were observed. With traffic like that, Triton's own batching holds %.0f requests per second on your %s with at most 1%% bad for every model, and Conch would hold %.0f.",
 			a.Rate, a.Triton.Rate, gpus(a.GPUs), a.Conch.Rate))
 		switch {
+		case a.Ratio == 0:
+			a.Text = append(a.Text, fmt.Sprintf("A ratio would say nothing: what Triton holds differs too much between the seeds, %.0f to %.0f; Conch would hold %.0f to %.0f. Single bursts decide, so look for longer (--for), and check the SLOs (`tritonctl model ls`).",
+				a.Triton.Low, a.Triton.High, a.Conch.Low, a.Conch.High))
 		case a.Low > 1:
 			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2fx the traffic at the same SLO (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
 		case a.High < 1:
@@ -32,6 +35,9 @@ func (a *Advice) write(seeds int, live bool) {
 			a.Text = append(a.Text, fmt.Sprintf("Or the same on %d of your %s, with every model on each of them (in all of %d repetitions).", a.Needed, gpus(a.GPUs), seeds))
 		}
 	}
+	if o := a.Own; o != nil {
+		a.Text = append(a.Text, o.sentence(a.GPUs, seeds))
+	}
 	if p := a.Present; p != nil && p.Conch > 0 {
 		triton := fmt.Sprintf("with Triton's own batching %d", p.Triton)
 		if p.Triton == 0 {
@@ -42,6 +48,15 @@ func (a *Advice) write(seeds int, live bool) {
 	for _, n := range a.Notes {
 		a.Text = append(a.Text, "Not known: "+n)
 	}
+}
+
+// sentence says what Conch would hold with servers of its own.
+func (o *Own) sentence(n, seeds int) string {
+	text := fmt.Sprintf("With a server of its own for each of your %s (driver process), Conch would hold %.0f requests per second", gpus(n), o.Conch.Rate)
+	if o.Ratio == 0 {
+		return fmt.Sprintf("%s (%.0f to %.0f over %d seeds).", text, o.Conch.Low, o.Conch.High, seeds)
+	}
+	return fmt.Sprintf("%s: %.2fx the traffic (%.2f to %.2f over %d seeds).", text, o.Ratio, o.Low, o.High, seeds)
 }
 
 func gpus(n int) string {
