@@ -267,19 +267,16 @@ func (b *bench) overlaps(ctx context.Context, r *figure.Report) error {
 			{row: liveRow{eachRow, []rig.Setup{rig.TritonSetup{}, delayed}}},
 			{row: liveRow{nodeRow, []rig.Setup{rig.TritonSetup{Node: rig.NodeFree}, freeDelayed}}},
 			{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}}},
-			{row: liveRow{"conch.lead", []rig.Setup{rig.ConchSetup{Lead: true}}}},
 		}
 		if err := b.inTurns(ctx, c, order, s.start, overlapSeeds); err != nil {
 			return fmt.Errorf("live.overlap: %w", err)
 		}
-		name, conch, lead := fmt.Sprintf("live.overlap.o%d.", percent), order[2], order[3]
+		name, conch := fmt.Sprintf("live.overlap.o%d.", percent), order[2]
 		triton := better(order[0], order[1])
 		note := fmt.Sprintf("8on4 with %d%% of the fixed cost beside other executions: ", percent)
 		r.AddRuns(name+"triton.goodput", triton.held, "req/s", note+triton.best.String())
 		r.AddRuns(name+"conch.goodput", conch.held, "req/s", note+conch.best.String())
-		r.AddRuns(name+"lead.goodput", lead.held, "req/s", note+lead.best.String())
 		r.AddRuns(name+"goodput_ratio", quotient(conch, triton), "ratio", note+"Conch's defaults over the better of Triton's settings")
-		r.AddRuns(name+"lead_ratio", quotient(lead, triton), "ratio", note+"Conch with a lead over the better of Triton's settings")
 	}
 	return nil
 }

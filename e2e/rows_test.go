@@ -136,7 +136,6 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 		patience      int  // of callers, in milliseconds
 		kill          bool // one of the servers dies
 		http          bool // all callers come over HTTP, and not half of them
-		lead          bool // batches are sent before the last one has ended
 	}{
 		"through shared memory":           {model: "slow", memory: "64MiB", patience: 600},
 		"through the socket":              {model: "slow", memory: "0B", patience: 600},
@@ -144,11 +143,10 @@ func TestEveryRowIsItsOwners(t *testing.T) {
 		"of steps, through shared memory": {model: "steps", memory: "64MiB", patience: 3000},
 		"of steps, through the socket":    {model: "steps", memory: "0B", patience: 3000},
 		"of steps, where a server dies":   {model: "steps", memory: "64MiB", patience: 3000, kill: true},
-		"of steps, with a lead":           {model: "steps", memory: "64MiB", patience: 3000, lead: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := serve(t, rig.ConchOptions{Repository: repository, GPUs: 2, Lead: of.lead, Settings: map[string]any{"limits": map[string]any{"sharedMemory": of.memory}}})
+			c := serve(t, rig.ConchOptions{Repository: repository, GPUs: 2, Settings: map[string]any{"limits": map[string]any{"sharedMemory": of.memory}}})
 			server := triton(t, c)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rounds(t, "CONCH_ROWS", 8))*time.Second)
 			defer cancel()

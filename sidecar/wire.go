@@ -296,7 +296,7 @@ func (c *conch) newDispatcher(ctx context.Context) (_ component.Component, err e
 		Forward:  over,
 		LoadWait: c.Config.Demand.Wait.Std(), MaxLoadWaiters: c.Config.Demand.Requests,
 		MaxQueuedRequests: limits.QueueRequests, MaxQueuedBytes: int64(limits.QueueBytes),
-		Lead: c.Config.Driver.Lead, SharedMemoryBytes: shared, Regions: c.regions, HangFloor: hang, Swapped: c.plans.Swapped,
+		SharedMemoryBytes: shared, Regions: c.regions, HangFloor: hang, Swapped: c.plans.Swapped,
 		LoadWanted: func(model string) { c.control.LoadWanted(model) },
 		Wanted:     func(e names.InactiveError) error { return c.control.Wanted(e) },
 		PlaceChanged: func(h router.PlaceHealth) {
@@ -308,9 +308,6 @@ func (c *conch) newDispatcher(ctx context.Context) (_ component.Component, err e
 		},
 		Hung: func(partition string, cause error) { c.stubs.Again(partition, cause.Error()) },
 	})
-	if err := observe.CollectLeads(c.registry, c.leads); err != nil {
-		return nil, err
-	}
 	return component.Closing(c.dispatcher.Close), nil
 }
 

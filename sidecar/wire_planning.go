@@ -9,7 +9,6 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/component"
 	"github.com/conch-serving/conch/sidecar/component/reload"
-	"github.com/conch-serving/conch/sidecar/observe"
 )
 
 func (c *conch) newPlanning(context.Context) (component.Component, error) {
@@ -37,12 +36,4 @@ func (c *conch) takeOver(ctx context.Context) error {
 func (c *conch) newReload(context.Context) (component.Component, error) {
 	c.reload = reload.New(c.Load, c.control.Reload, c.control.ReloadRefused)
 	return component.After(c.cluster.Leading(), c.reload), nil
-}
-
-// leads are the dispatcher's, as metrics.
-func (c *conch) leads() (all []observe.Lead) {
-	for _, l := range c.dispatcher.Leads() {
-		all = append(all, observe.Lead(l))
-	}
-	return all
 }

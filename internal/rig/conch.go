@@ -31,8 +31,6 @@ type ConchOptions struct {
 	Repository string
 	// Dynamic is the dynamic_batching of the models' files, whose queue policy Conch keeps; nil: none.
 	Dynamic *zoo.DynamicBatching
-	// Lead is driver.lead.
-	Lead bool
 	// Await are the names that have to be ready before conch counts as started; empty: every model.
 	Await   []string
 	GPUs    int
@@ -159,9 +157,6 @@ func (c *Conch) configure(o ConchOptions) error {
 	driver := map[string]any{"kind": "embedded"}
 	if o.Server != "" {
 		driver = map[string]any{"kind": "process", "tritonserver": o.Server, "orphanGrace": orphanGrace.String()}
-	}
-	if o.Lead {
-		driver["lead"] = true
 	}
 	if len(o.Attach) > 0 {
 		var endpoints []map[string]any

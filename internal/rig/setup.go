@@ -113,8 +113,6 @@ type ConchSetup struct {
 	// Attach has Conch form batches in front of one tritonserver for all GPUs, which others run (driver attach, mode control), and execute this many there at
 	// once. 0: Conch starts a server per GPU.
 	Attach int
-	// Lead has batches sent before the last one has ended (driver.lead).
-	Lead bool
 	// Observe has an attached Conch pass requests on as they come (mode observe).
 	Observe bool
 	// Pass leaves ensembles to Triton, as one request each.
@@ -141,9 +139,6 @@ func (s ConchSetup) String() string {
 	if s.Attach > 0 {
 		parts = append(parts, fmt.Sprintf("attached to one server for all GPUs, %d executions at once", s.Attach))
 	}
-	if s.Lead {
-		parts = append(parts, "with a lead")
-	}
 	if s.Pass {
 		parts = append(parts, "ensembles passed through")
 	}
@@ -166,7 +161,7 @@ func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
 
 // Start starts the Conch of a contest.
 func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
-	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop", Lead: s.Lead}
+	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop"}
 	o.Settings = map[string]any{"defaults": s.defaults()}
 	if s.Pass {
 		models := map[string]any{}

@@ -199,8 +199,6 @@ type Driver struct {
 	Stretch float64 `yaml:"stretch"`
 	// Executions is how many batches each server of conch's own executes at once.
 	Executions int `yaml:"executions"`
-	// Lead has a server sent its next batch a little before the last one has ended, by as much as conch learns to win by that.
-	Lead bool `yaml:"lead"`
 	// Endpoints are the servers of the attach driver, one partition each.
 	Endpoints []Endpoint `yaml:"endpoints"`
 	// Service names them by a Service of a cluster instead.

@@ -94,7 +94,7 @@ func TestParseProblems(t *testing.T) {
 		{"unknown keys with suggestions", "repositry: /models\nmodels:\n  a: {slo: 1ms, laet: drop}\ndriver: {colour: red}\n", []config.Problem{
 			{Path: "repositry", Line: 1, Text: `unknown key "repositry"; did you mean "repository"?`},
 			{Path: "models.a.laet", Line: 3, Text: `unknown key "laet"; did you mean "late"?`},
-			{Path: "driver.colour", Line: 4, Text: `unknown key "colour"; known are arguments, backendDirectory, endpoints, environment, executions, kind, kubernetes, lead, loadTimeout, orphanGrace, probe, service, sharedMemory, startTimeout, stretch, tls, tritonserver`},
+			{Path: "driver.colour", Line: 4, Text: `unknown key "colour"; known are arguments, backendDirectory, endpoints, environment, executions, kind, kubernetes, loadTimeout, orphanGrace, probe, service, sharedMemory, startTimeout, stretch, tls, tritonserver`},
 		}},
 		{"wrong kinds", "defaults: {slo: 25}\nseed: -1\ngpus: 4\nmodels: [a]\nlimits: {queueBytes: many}\nrepository: [a]\n", []config.Problem{
 			{Path: "defaults.slo", Line: 1, Text: `"25" is not a duration; write a number with its unit, as in 25ms or 1.5s`},

@@ -207,9 +207,6 @@ func (v *validator) driver(c *Config) {
 	case n < 1 || n > policy.MostExecutions:
 		v.problem("driver.executions", "%d is not from 1 to %d", n, policy.MostExecutions)
 	}
-	if d.Lead && d.Executions > 1 {
-		v.problem("driver.lead", "is of servers that execute one batch at a time; driver.executions is %d", d.Executions)
-	}
 	for name := range d.Environment {
 		if name == "" || strings.ContainsAny(name, "= ") {
 			v.problem("driver.environment."+name, "is not the name of an environment variable")

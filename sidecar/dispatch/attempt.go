@@ -60,7 +60,6 @@ type attempt struct {
 	free    queue.Time // since when its executor was free
 	over    bool       // the scheduler has its executor back; guarded by queues.mu
 	hung    bool       // it takes far too long; guarded by queues.mu
-	leading
 }
 
 // ending is how an attempt has ended, by the server's word or for lack of one.
@@ -236,7 +235,6 @@ func (d *Dispatcher) received(t *wire.Turn, a *attempt, got *forward.Answer, err
 	a.span.End(a.ended, outcome)
 	d.observe(a, outcome)
 	if err == nil {
-		a.timed = true
 		a.model.took(a.ended.Sub(a.started))
 	}
 	r := result{ending: endingOf(err, a.model.name), err: err, meta: got}
@@ -381,11 +379,10 @@ func (d *Dispatcher) observe(a *attempt, err error) {
 			due = c.due
 		}
 	}
-	start, shown := d.queues.shows(a)
 	d.o.Observer.Executed(Execution{
 		Model: a.model.name, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
-		Rows: a.rows, Requests: len(a.calls), Start: start, End: a.ended, Err: err,
-		Deadline: due, Lent: a.loan.lent(), Between: a.between(), Shared: !a.passed && (a.shared || a.lease.Outside() > 0 || !shown),
+		Rows: a.rows, Requests: len(a.calls), Start: a.started, End: a.ended, Err: err,
+		Deadline: due, Lent: a.loan.lent(), Between: a.between(), Shared: !a.passed && (a.shared || a.lease.Outside() > 0),
 	})
 	if err == nil && !a.passed {
 		a.model.counts.executed(a.ended.Sub(a.started))

@@ -30,7 +30,6 @@ func (s sink) Dispatch(b *queue.Batch) {
 		at.calls[i], c.at = c, at
 	}
 	p.running = at
-	q.begins(at, b.Tested)
 	q.d.watch.soon()
 	at.after, q.outbox = q.outbox, at
 }
@@ -53,7 +52,6 @@ func (q *queues) complete(t *wire.Turn, a *attempt) {
 
 // completed is the first part of complete, for a caller that holds mu.
 func (q *queues) completed(a *attempt) {
-	q.ran(a)
 	if a.over {
 		return
 	}

@@ -22,7 +22,6 @@ type executor struct {
 	// serves is what it serves by the table, without regard to the health of places; offered is what the scheduler has of that.
 	serves, offered queue.ExecutorSpec
 	running         *attempt // nil: none
-	ending          *attempt // runs on, though the scheduler has the executor back (lead.go); nil: none
 	retired         bool     // not in the table, and busy with a batch
 }
 
@@ -49,9 +48,7 @@ func (q *queues) removeIdle(p *executor) {
 		if s.RemoveExecutor(q.now(), p.id) != nil {
 			return nil //nolint:nilerr // busy: completed removes it
 		}
-		if p.ending == nil { // else ran does, and until then it is watched
-			delete(q.numbered, p.id)
-		}
+		delete(q.numbered, p.id)
 		if left := slices.DeleteFunc(q.executors[p.partition], func(o *executor) bool { return o == p }); len(left) > 0 {
 			q.executors[p.partition] = left
 		} else {

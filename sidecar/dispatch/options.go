@@ -68,9 +68,6 @@ type Options struct {
 	Hung func(partition string, cause error)
 	// Swapped is called after a route table came into force, with how long no request could be queued meanwhile. It must not block. It may be nil.
 	Swapped func(held time.Duration)
-	// Lead has the next batch sent to a partition that runs one batch at a time a little before the last one has ended there, by as much as is won by
-	// that: see forecast.Lead.
-	Lead bool
 	// Brief is how long the executions of a model may take whose requests over HTTP go on to a server's HTTP port, if they run alone. Zero means 10
 	// milliseconds.
 	Brief time.Duration

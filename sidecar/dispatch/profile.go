@@ -102,7 +102,7 @@ func (q *queues) modelSpec(m *model) queue.ModelSpec {
 		// A request that was queued under the table before must not wait for a
 		// batch that is no longer made.
 		Closed: m.spec.RowLimit() == 0 || m.spec.Membership != nil,
-		SLO:    queue.Time(m.slo()), Late: late(m.spec.Late), Overlap: q.overlaps(m),
+		SLO:    queue.Time(m.slo()), Late: late(m.spec.Late),
 	}
 }
 

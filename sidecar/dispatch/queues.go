@@ -48,8 +48,6 @@ type queues struct {
 	executors map[*router.Partition][]*executor // of each partition, by their index
 	numbered  map[queue.ExecutorID]*executor    // the same, by the numbers that the scheduler has for them
 	profiles  profiles
-	lead      bool // executors are given back before their batches end
-	leads     map[class]*lead
 	retries   uint64
 	closed    bool
 }
@@ -67,7 +65,7 @@ func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, d *Dispatcher,
 		clock: c, origin: c.Now(), log: log, router: r, d: d, dropped: dropped,
 		table: &routes{}, byID: make(map[queue.ModelID]*model),
 		executors: make(map[*router.Partition][]*executor), numbered: make(map[queue.ExecutorID]*executor),
-		profiles: newProfiles(), lead: d.o.Lead, leads: make(map[class]*lead),
+		profiles: newProfiles(),
 	}
 	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
 	q.alarm.init(c.Alarm(q.ring))

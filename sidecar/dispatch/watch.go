@@ -122,9 +122,6 @@ func (q *queues) hanging(floor queue.Time, found map[*router.Partition]error) (b
 	now := q.now()
 	for _, p := range q.numbered {
 		a := p.running
-		if p.ending != nil {
-			a = p.ending // the one that runs waits for it
-		}
 		if a == nil {
 			continue
 		}

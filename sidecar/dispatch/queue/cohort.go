@@ -79,7 +79,6 @@ type service struct {
 	adaptive.Model
 	load    adaptive.Load // of the model and its pool, without a batch
 	hope    Table         // nil where Table is known well
-	overlap Time          // of a batch, that runs beside the one before it
 	most    int           // rows per batch: MaxBatch, or less if the discipline wants that, as of epoch
 	bounded bool          // batches are kept within deadlines
 	late    int           // rows per batch of requests that were given up
@@ -88,13 +87,6 @@ type service struct {
 	// than planned it shall be able to end, as of the model's epoch.
 	hold int
 	edge Time
-}
-
-// occupies is how long a partition is busy with a batch of so many rows where batches follow each other: l(b) less the overlap, and never less than an eighth of
-// it.
-func (svc *service) occupies(rows int) Time {
-	l := svc.Table.At(rows)
-	return max(l/8, l-svc.overlap)
 }
 
 // cohortKey renders a list of services, sorted by model, as a map key.

@@ -336,10 +336,10 @@ func (s *Scheduler) dispatch(p *executor, l *lane, svc *service, r *Request, now
 		r = next
 	}
 	b.Start, b.Finish, b.Free = now, now+svc.Table.At(b.Rows), p.since
-	b.Late, b.Hurried, b.Tested = late, hurried, p.experiment != experimentNone
+	b.Late, b.Hurried = late, hurried
 	s.setFree(p, false)
 	p.busy, p.late = true, late
-	p.work = adaptive.WorkOf(b.Finish-min(svc.overlap, b.Finish-b.Start), svc.occupies(svc.Reach))
+	p.work = adaptive.WorkOf(b.Finish, svc.Table.At(svc.Reach))
 	p.cohort.pool.runs(p, 1)
 	if len(p.cohort.cycle) > 0 && !late {
 		p.cohort.took(p, l.m)

@@ -102,14 +102,6 @@ func (m *model) hope(class int32) Table {
 	return m.spec.Optimistic[class]
 }
 
-// overlap returns how much of a batch runs beside the one before it in a profile class.
-func (m *model) overlap(class int32) Time {
-	if class < 0 || int(class) >= len(m.spec.Overlap) {
-		return 0
-	}
-	return max(0, m.spec.Overlap[class])
-}
-
 // laneFor returns the lane of a key, recycling an idle one for a new key.
 func (m *model) laneFor(k laneKey) *lane {
 	if m.hot != nil && m.hot.laneKey == k {
@@ -173,7 +165,7 @@ func (m *model) serve(cohorts []*cohort) {
 	for _, g := range cohorts {
 		if i, ok := slices.BinarySearchFunc(g.serves, m.id, func(s Service, id ModelID) int { return cmp.Compare(s.Model, id) }); ok {
 			sv := g.serves[i]
-			svc := &service{cohort: g, hope: m.hope(sv.Class), overlap: m.overlap(sv.Class), Model: adaptive.Model{Table: m.table(sv.Class), MaxBatch: m.spec.MaxBatch, SLO: m.spec.SLO}}
+			svc := &service{cohort: g, hope: m.hope(sv.Class), Model: adaptive.Model{Table: m.table(sv.Class), MaxBatch: m.spec.MaxBatch, SLO: m.spec.SLO}}
 			svc.load = adaptive.Load{Model: &svc.Model, Pool: &g.pool.Pool}
 			if sv.MaxBatch > 0 {
 				svc.MaxBatch = min(svc.MaxBatch, sv.MaxBatch)
@@ -328,7 +320,7 @@ func (m *model) aim() {
 			continue
 		}
 		svc.Reach = reach(svc.Table, svc.MaxBatch, m.spec.SLO, &m.rate)
-		svc.Need = perSecond / 1e9 * float64(svc.occupies(svc.Reach)) / float64(svc.Reach)
+		svc.Need = perSecond / 1e9 * float64(svc.Table.At(svc.Reach)) / float64(svc.Reach)
 		sum += svc.Need
 		svc.Saved = 1
 		if svc.Reach > 1 {

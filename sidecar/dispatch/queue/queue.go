@@ -111,10 +111,6 @@ type ModelSpec struct {
 	// well known: batches that only this table allows are tried at a bounded rate
 	// (see trial.go). An empty list or table means that nothing is to be tried.
 	Optimistic []Table
-	// Overlap holds for each class how much of a batch runs beside the one before it,
-	// where batches follow each other: a partition is busy for l(b) less that. An
-	// empty list means 0.
-	Overlap []Time
 	// MaxBatch is the largest number of rows in a batch; below 1 counts as 1.
 	MaxBatch int
 	// Closed makes the queue drop all requests of the model, those that wait and
@@ -175,9 +171,6 @@ type Batch struct {
 	// discipline preferred a free executor to waiting, or a lower priority level
 	// would have taken the executor.
 	Hurried bool
-	// Tested is true if the Scheduler compares Finish with when the batch is completed:
-	// it must not be completed before it has ended.
-	Tested bool
 }
 
 // DropReason says why a request was given up. Its String is a metric label.
