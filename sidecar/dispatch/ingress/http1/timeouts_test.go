@@ -95,7 +95,6 @@ func bothAlone(t *testing.T, name string, handler nethttp.Handler, change func(*
 		own, later bool
 	}{{"own", true, false}, {"net", false, false}, {"later", true, true}} {
 		t.Run(kind.name+"/"+name, func(t *testing.T) {
-			t.Parallel()
 			bubble.Test(t, func(t *testing.T) {
 				l := pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 				serve(t, l, kind.own, kind.later, handler, change)
