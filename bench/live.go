@@ -268,6 +268,9 @@ func (b *bench) overlaps(ctx context.Context, r *figure.Report) error {
 			{row: liveRow{nodeRow, []rig.Setup{rig.TritonSetup{Node: rig.NodeFree}, freeDelayed}}},
 			{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}}},
 		}
+		if percent > 0 { // where executions take turns, two at once are late at any load (docs/operations.md)
+			order = append(order, &standings{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{Executions: 2}}}})
+		}
 		if err := b.inTurns(ctx, c, order, s.start, overlapSeeds); err != nil {
 			return fmt.Errorf("live.overlap: %w", err)
 		}
@@ -277,6 +280,10 @@ func (b *bench) overlaps(ctx context.Context, r *figure.Report) error {
 		r.AddRuns(name+"triton.goodput", triton.held, "req/s", note+triton.best.String())
 		r.AddRuns(name+"conch.goodput", conch.held, "req/s", note+conch.best.String())
 		r.AddRuns(name+"goodput_ratio", quotient(conch, triton), "ratio", note+"Conch's defaults over the better of Triton's settings")
+		if percent > 0 {
+			r.AddRuns(name+"two.goodput", order[3].held, "req/s", note+order[3].best.String())
+			r.AddRuns(name+"two_ratio", quotient(order[3], triton), "ratio", note+"Conch with two executions at once over the better of Triton's settings")
+		}
 	}
 	return nil
 }

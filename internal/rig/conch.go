@@ -31,6 +31,8 @@ type ConchOptions struct {
 	Repository string
 	// Dynamic is the dynamic_batching of the models' files, whose queue policy Conch keeps; nil: none.
 	Dynamic *zoo.DynamicBatching
+	// Executions is driver.executions; 0 is conch's default.
+	Executions int
 	// Await are the names that have to be ready before conch counts as started; empty: every model.
 	Await   []string
 	GPUs    int
@@ -157,6 +159,9 @@ func (c *Conch) configure(o ConchOptions) error {
 	driver := map[string]any{"kind": "embedded"}
 	if o.Server != "" {
 		driver = map[string]any{"kind": "process", "tritonserver": o.Server, "orphanGrace": orphanGrace.String()}
+	}
+	if o.Executions > 0 {
+		driver["executions"] = o.Executions
 	}
 	if len(o.Attach) > 0 {
 		var endpoints []map[string]any

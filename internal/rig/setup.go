@@ -113,6 +113,8 @@ type ConchSetup struct {
 	// Attach has Conch form batches in front of one tritonserver for all GPUs, which others run (driver attach, mode control), and execute this many there at
 	// once. 0: Conch starts a server per GPU.
 	Attach int
+	// Executions is how many batches a server of Conch's own executes at once (driver.executions); 0 is the default, 1.
+	Executions int
 	// Observe has an attached Conch pass requests on as they come (mode observe).
 	Observe bool
 	// Pass leaves ensembles to Triton, as one request each.
@@ -139,6 +141,9 @@ func (s ConchSetup) String() string {
 	if s.Attach > 0 {
 		parts = append(parts, fmt.Sprintf("attached to one server for all GPUs, %d executions at once", s.Attach))
 	}
+	if s.Executions > 0 {
+		parts = append(parts, fmt.Sprintf("%d executions at once", s.Executions))
+	}
 	if s.Pass {
 		parts = append(parts, "ensembles passed through")
 	}
@@ -161,7 +166,7 @@ func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
 
 // Start starts the Conch of a contest.
 func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
-	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop"}
+	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop", Executions: s.Executions}
 	o.Settings = map[string]any{"defaults": s.defaults()}
 	if s.Pass {
 		models := map[string]any{}
