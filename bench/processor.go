@@ -25,26 +25,50 @@ const (
 
 var processNames = [processes]string{"client", "proxy", "server"}
 
-// pids are the numbers of the processes of one way; 0: it has no such process.
+// pids are the numbers of the processes of one way; 0: it has no such process; below 0: those of a process group, as kill(2) has them.
 type pids [processes]int
 
 // processorTime reads the processor time, user and system, that each process has taken since it started, in seconds.
 func (p pids) processorTime() (seconds [processes]float64, err error) {
 	for i, pid := range p {
-		if pid == 0 {
-			continue
+		switch {
+		case pid > 0:
+			seconds[i], err = timeOf(pid)
+		case pid < 0:
+			seconds[i], err = timeOfGroup(-pid)
 		}
-		process, err := procfs.NewProc(pid)
 		if err != nil {
 			return seconds, fmt.Errorf("processor time of the %s: %w", processNames[i], err)
 		}
-		stat, err := process.Stat()
-		if err != nil {
-			return seconds, fmt.Errorf("processor time of the %s: %w", processNames[i], err)
-		}
-		seconds[i] = stat.CPUTime()
 	}
 	return seconds, nil
+}
+
+func timeOf(pid int) (float64, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	stat, err := process.Stat()
+	return stat.CPUTime(), err
+}
+
+// timeOfGroup adds up the processes of a group that run.
+func timeOfGroup(group int) (sum float64, err error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return 0, err
+	}
+	found := false
+	for _, process := range all {
+		if stat, err := process.Stat(); err == nil && stat.PGRP == group { // others end meanwhile
+			sum, found = sum+stat.CPUTime(), true
+		}
+	}
+	if !found {
+		return 0, fmt.Errorf("no process is in the group %d", group)
+	}
+	return sum, nil
 }
 
 // account is the processor time of each process per call, in microseconds, over several trials. Where all processors are busy, its sum says

@@ -125,8 +125,7 @@ func (b *bench) proxyOf(ctx context.Context, r *figure.Report, server, prefix st
 			return err
 		}
 		defer func() { err = errors.Join(err, p.Close()) }()
-		// Its workers are processes of their own: their processor time is not reported.
-		ways = append(ways, way{other.name, p.grpc, p.http, pids{own, 0, served}, true})
+		ways = append(ways, way{other.name, p.grpc, p.http, pids{own, -p.cmd.Process.Pid, served}, true}) // the group: nginx has workers
 	}
 	observer, err := rig.StartConch(starting, rig.ConchOptions{
 		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{behind},
