@@ -4,7 +4,6 @@
 package http1
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -190,9 +189,9 @@ func (c *conn) next(timed bool) (verdict, error) {
 			}
 		}
 		switch {
+		case c.owed: // who answers sets the deadline for the next request, or closes the connection of a server that leaves
 		case c.server.leaving.Load():
-			return 0, cmp.Or(c.lastAnswered(), errLeaving)
-		case c.owed: // who answers sets the deadline for the next request
+			return 0, errLeaving
 		case timed:
 		case c.r < c.w:
 			timed = true
@@ -251,7 +250,12 @@ func (c *conn) lastAnswered() error {
 	if !c.owed {
 		return nil
 	}
-	<-c.x.ended
+	select {
+	case <-c.x.ended:
+	case <-c.server.cut: // nobody reads the connection, and would see that it is closed
+		c.x.cancel()
+		<-c.x.ended
+	}
 	c.owed, c.armed = false, c.server.idleTimeout() > 0
 	return c.x.err
 }
@@ -332,7 +336,7 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	c.ended = true
 	c.changed.Broadcast()
-	later := c.busy && !c.server.hard.Load()
+	later := c.busy && !c.server.isCut()
 	c.mu.Unlock()
 	if later {
 		return nil

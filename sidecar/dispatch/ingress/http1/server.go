@@ -18,8 +18,9 @@ type Server struct {
 	net   *nethttp.Server
 	takes func(path string) bool
 
-	leaving atomic.Bool // no further request is read
-	hard    atomic.Bool // requests under way are cut off
+	leaving atomic.Bool   // no further request is read
+	cut     chan struct{} // closed once requests under way are cut off
+	cutOnce sync.Once
 
 	busy atomic.Int64 // connections that answer a plain request
 
@@ -31,7 +32,7 @@ type Server struct {
 // answered here. Their handler answers at once or later (exchange.Later), sets the Content-Length of its answer, reads no body after it has begun to answer, keeps neither request nor ResponseWriter, and
 // does not change the request's Header.
 func New(s *nethttp.Server, plain func(path string) bool) *Server {
-	server := &Server{net: s, takes: plain, conns: map[*conn]struct{}{}}
+	server := &Server{net: s, takes: plain, cut: make(chan struct{}), conns: map[*conn]struct{}{}}
 	inner, state := s.ConnContext, s.ConnState
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		if inner != nil {
@@ -82,13 +83,23 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // Close is that of net/http's Server.
 func (s *Server) Close() error {
-	s.hard.Store(true)
+	s.cutOnce.Do(func() { close(s.cut) })
 	s.leaving.Store(true)
 	err := s.net.Close()
 	for _, c := range s.all() {
 		_ = c.Close() // net/http has forgotten those that Shutdown closed
 	}
 	return err
+}
+
+// isCut reports whether requests under way are cut off.
+func (s *Server) isCut() bool {
+	select {
+	case <-s.cut:
+		return true
+	default:
+		return false
+	}
 }
 
 // leave closes connections that answer nothing, and has the others end with their answer.

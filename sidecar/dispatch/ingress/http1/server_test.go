@@ -280,6 +280,45 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
+// TestShutdownWhileAHandlerBegins: the handler has handed its answer to another goroutine, and comes back to a server that leaves. A client that leaves then
+// cancels its request all the same, and so does Close, also where the next request has come and waits for its turn.
+func TestShutdownWhileAHandlerBegins(t *testing.T) {
+	for name, end := range map[string]func(*server, *net.TCPConn) error{
+		"the client leaves":                    func(_ *server, conn *net.TCPConn) error { return conn.Close() },
+		"the server closes":                    func(s *server, _ *net.TCPConn) error { return s.close() },
+		"the server closes, a request is next": func(s *server, _ *net.TCPConn) error { return s.close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			begun, comeBack, left := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			s := start(t, true, nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				done := w.(interface{ Later() func(bool) }).Later()
+				go func() {
+					<-r.Context().Done()
+					left <- r.Context().Err()
+					done(false)
+				}()
+				close(begun)
+				<-comeBack
+			}), nil)
+			conn := s.dial()
+			_, err := io.WriteString(conn, infer)
+			require.NoError(t, err)
+			<-begun
+			if strings.HasSuffix(name, "next") {
+				_, err := io.WriteString(conn, infer)
+				require.NoError(t, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, s.shutdown(ctx), context.DeadlineExceeded)
+			close(comeBack)
+			require.NoError(t, end(s, conn))
+			require.ErrorIs(t, <-left, context.Canceled)
+		})
+	}
+}
+
 // TestPanicsEndTheConnection and nothing else.
 func TestPanicsEndTheConnection(t *testing.T) {
 	var broken atomic.Bool
