@@ -41,8 +41,9 @@ type Driver struct {
 	condemned map[types.UID]string
 	// claiming counts the starts under way that need a GPU's claim, by the claim's name.
 	claiming map[string]int
-	// nodes are those of the last look.
-	nodes []*policy.Node
+	// nodes are those of the last look, and hearing, the loop's alone, is what it has seen of them.
+	nodes   []*policy.Node
+	hearing hearing
 	// wanted is how many GPUs of each type the load wants; nil: it is not known. growsFrom, the loop's alone, is when a stand-in may be made again.
 	wanted    map[string]int
 	growsFrom time.Time
@@ -75,7 +76,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 		return refused(err)
 	}
 	var remarks []string
-	if d.nodes, remarks = o.read(d.cache.world()); len(d.nodes) == 0 || free(d.nodes) == 0 {
+	if d.nodes, remarks = d.look(); len(d.nodes) == 0 || free(d.nodes) == 0 {
 		err := errors.Join(noGPUs(o, d.nodes, remarks), d.Close())
 		return refused(err)
 	}

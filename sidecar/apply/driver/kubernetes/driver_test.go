@@ -210,50 +210,6 @@ func TestAPodIsEvicted(t *testing.T) {
 	require.Empty(t, leaving, "once, and not when conch itself ends a server")
 }
 
-// What the cluster says of its nodes reaches the snapshot, and changes are reported.
-func TestNodesComeAndGo(t *testing.T) {
-	c := newCluster(t, node("node-1"), slice("node-1"), node("node-9"), slice("node-9"))
-	changes := make(chan string, 16)
-	o := options(c)
-	o.Changed = func(reason string) { changes <- reason }
-	d := open(t, o)
-	set := func(change func(*core.Node)) {
-		n, err := c.CoreV1().Nodes().Get(t.Context(), "node-1", meta.GetOptions{})
-		require.NoError(t, err)
-		n = n.DeepCopy()
-		change(n)
-		_, err = c.CoreV1().Nodes().Update(t.Context(), n, meta.UpdateOptions{})
-		require.NoError(t, err)
-	}
-	for _, step := range []struct {
-		change func(*core.Node)
-		want   string
-	}{
-		{func(n *core.Node) { n.Spec.Unschedulable = true }, "cordoned"},
-		{func(n *core.Node) { n.Spec.Unschedulable = false }, ""},
-		{func(n *core.Node) { n.Status.Conditions[0].Status = core.ConditionUnknown }, "node not ready"},
-		{func(n *core.Node) {
-			n.Status.Conditions[0].Status = core.ConditionTrue
-			n.Spec.Taints = []core.Taint{{Key: "gone", Effect: core.TaintEffectNoExecute}}
-		}, "taint gone:NoExecute"},
-	} {
-		set(step.change)
-		<-changes
-		g := d.Nodes()[0].GetGpus()[1]
-		require.Equal(t, step.want, g.GetUnavailableReason())
-		require.Equal(t, step.want != "", g.GetUnavailable())
-	}
-	set(func(n *core.Node) { n.Annotations = map[string]string{"heartbeat": "1"} })
-	_, err := c.CoreV1().Nodes().Create(t.Context(), node("node-2"), meta.CreateOptions{})
-	require.NoError(t, err)
-	_, err = c.ResourceV1().ResourceSlices().Create(t.Context(), slice("node-2"), meta.CreateOptions{})
-	require.NoError(t, err)
-	require.Equal(t, "GPU node-2.gpu-0 is available, and another one has changed", <-changes)
-	require.Empty(t, changes)
-	require.Equal(t, "A100-SXM4-80GB", d.Nodes()[1].GetGpus()[0].GetType())
-	require.EqualValues(t, 80<<30, d.Nodes()[1].GetGpus()[0].GetMemoryBytes())
-}
-
 // Without the lease nothing of the cluster is changed, and what was to be removed is removed once it is back.
 func TestWithoutTheLeaseNothingIsChanged(t *testing.T) {
 	c := newCluster(t, node("node-1"), slice("node-1"))

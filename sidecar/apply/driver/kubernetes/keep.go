@@ -45,12 +45,22 @@ func (d *Driver) keep(ctx context.Context) {
 	}
 }
 
+// look reads what the cluster says of its nodes with GPUs.
+func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
+	w := d.cache.world()
+	excused := d.hearing.excused(d.b.withGPUs(w), time.Now())
+	if len(excused) > 0 {
+		d.cache.stirred.Store(true) // which ends by itself
+	}
+	return d.b.read(w, excused)
+}
+
 // lookAtNodes reports nodes that are others than before.
 func (d *Driver) lookAtNodes() {
 	if !d.cache.stirred.Swap(false) {
 		return
 	}
-	now, _ := d.b.read(d.cache.world())
+	now, _ := d.look()
 	d.mu.Lock()
 	before := d.nodes
 	same := slices.EqualFunc(before, now, func(a, b *policy.Node) bool { return proto.Equal(a, b) })

@@ -35,15 +35,15 @@ type world struct {
 // gpuID is the id of a GPU: unique in the cluster, and NODE is what stands before the last dot.
 func gpuID(node, device string) string { return node + "." + device }
 
-// read returns the nodes that have GPUs, sorted by name, with what is amiss with devices that are left out.
-func (o Options) read(w world) (nodes []*policy.Node, remarks []string) {
+// read returns the nodes that have GPUs, sorted by name, with what is amiss with devices that are left out. That the nodes that are excused are not ready counts for nothing.
+func (o Options) read(w world, excused map[string]bool) (nodes []*policy.Node, remarks []string) {
 	byNode := map[string][]*resource.ResourceSlice{}
 	for _, s := range w.latest(o.GPUDriver) {
 		if s.Spec.NodeName != nil {
 			byNode[*s.Spec.NodeName] = append(byNode[*s.Spec.NodeName], s)
 		}
 	}
-	taken, unseen := o.taken(w.claims), o.unseen(w.nodes, byNode)
+	taken := o.taken(w.claims)
 	for _, n := range slices.SortedFunc(slices.Values(w.nodes), func(a, b *core.Node) int { return strings.Compare(a.Name, b.Name) }) {
 		var gpus []*policy.GPU
 		if own := byNode[n.Name]; len(own) > 0 {
@@ -72,7 +72,7 @@ func (o Options) read(w world) (nodes []*policy.Node, remarks []string) {
 		slices.SortFunc(gpus, func(a, b *policy.GPU) int {
 			return cmp.Or(cmp.Compare(len(a.GetId()), len(b.GetId())), strings.Compare(a.GetId(), b.GetId()))
 		})
-		why := o.whyNot(n, unseen)
+		why := o.whyNot(n, excused[n.Name])
 		cost, err := strconv.ParseFloat(n.Labels[labelCost], 64)
 		if err != nil || !(cost > 0) || math.IsInf(cost, 1) {
 			cost = 0 // as without the label
@@ -199,41 +199,20 @@ func (o Options) pluginGPUs(n *core.Node) (gpus []*policy.GPU, remark string) {
 	return gpus, ""
 }
 
-// unseen reports that every node with GPUs is not ready: then it is the control plane that has not heard of them, as after an outage of the API server, and what runs there
-// stays. The cluster itself evicts nothing then, either.
-func (o Options) unseen(nodes []*core.Node, own map[string][]*resource.ResourceSlice) bool {
-	there := false
-	for _, n := range nodes {
-		offered := n.Status.Allocatable[core.ResourceName(o.GPUResource)]
-		if len(own[n.Name]) == 0 && offered.Value() <= 0 {
-			continue
-		}
-		if isReady(n) {
-			return false
-		}
-		there = true
-	}
-	return there
-}
-
-func isReady(n *core.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c core.NodeCondition) bool { return c.Type == core.NodeReady && c.Status == core.ConditionTrue })
-}
-
-// whyNot is why nothing may be placed on a node; empty where it may. With unseen, that it is not ready counts for nothing.
-func (o Options) whyNot(n *core.Node, unseen bool) string {
+// whyNot is why nothing may be placed on a node; empty where it may. With excused, that it is not ready counts for nothing.
+func (o Options) whyNot(n *core.Node, excused bool) string {
 	if n.DeletionTimestamp != nil {
 		return beingGone
 	}
-	if !unseen && !isReady(n) {
+	if !excused && !isReady(n) {
 		return notReady
 	}
 	if n.Spec.Unschedulable {
 		return cordoned
 	}
 	for _, t := range n.Spec.Taints {
-		if unseen && (t.Key == core.TaintNodeNotReady || t.Key == core.TaintNodeUnreachable) {
-			continue
+		if t.Key == core.TaintNodeNotReady || t.Key == core.TaintNodeUnreachable {
+			continue // they repeat the condition, some seconds later
 		}
 		if t.Effect == core.TaintEffectPreferNoSchedule || slices.ContainsFunc(o.tolerations, func(l core.Toleration) bool { return l.ToleratesTaint(logr.Discard(), &t, true) }) {
 			continue

@@ -130,7 +130,7 @@ func TestGPUsOfACluster(t *testing.T) {
 			if c.world.nodes == nil {
 				c.world.nodes = []*core.Node{ready("", nil)}
 			}
-			nodes, remarks := provisioned(t).read(c.world)
+			nodes, remarks := provisioned(t).read(c.world, nil)
 			require.Contains(t, strings.Join(remarks, "; "), c.remarks)
 			require.Equal(t, c.remarks != "", len(remarks) > 0)
 			if c.want == nil {
@@ -154,6 +154,9 @@ func TestWhyANodeIsNotUsed(t *testing.T) {
 		"cordoned":     {func(n *core.Node) { n.Spec.Unschedulable = true }, nil, "cordoned"},
 		"no condition": {func(n *core.Node) { n.Status.Conditions = nil }, nil, "node not ready"},
 		"going away":   {func(n *core.Node) { n.DeletionTimestamp = &meta.Time{Time: time.Unix(1, 0)} }, nil, "node is being removed"},
+		"a taint that repeats the condition": {func(n *core.Node) {
+			n.Spec.Taints = []core.Taint{{Key: core.TaintNodeUnreachable, Effect: core.TaintEffectNoSchedule}, {Key: core.TaintNodeNotReady, Effect: core.TaintEffectNoExecute}}
+		}, nil, ""},
 		"a taint": {func(n *core.Node) {
 			n.Spec.Taints = []core.Taint{{Key: "gpu", Value: "a", Effect: core.TaintEffectNoSchedule}}
 		}, nil, "taint gpu=a:NoSchedule"},
@@ -208,39 +211,5 @@ func TestAMIGPartitionIsClaimedWhole(t *testing.T) {
 		} else {
 			require.ErrorContains(t, b.refused(p, c.gpu), "a MIG partition, which conch does not divide further")
 		}
-	}
-}
-
-// TestEveryNodeIsNotReady: after an outage of the API server, nodes are not ready until their kubelets are heard of. Where that are all, none is taken away from plans
-// for it; where one is ready, the others are.
-func TestEveryNodeIsNotReady(t *testing.T) {
-	o := provisioned(t)
-	lost := func(name string) *core.Node {
-		n := ready("1", nil)
-		n.Name = name
-		n.Status.Conditions[0].Status = core.ConditionUnknown
-		n.Spec.Taints = []core.Taint{{Key: core.TaintNodeUnreachable, Effect: core.TaintEffectNoSchedule}, {Key: core.TaintNodeNotReady, Effect: core.TaintEffectNoExecute}}
-		return n
-	}
-	back, cordoned, bare := ready("1", nil), lost("n4"), ready("", nil)
-	back.Name, bare.Name = "n3", "n5"
-	cordoned.Spec.Unschedulable = true
-	for name, c := range map[string]struct {
-		nodes []*core.Node
-		want  map[string]string
-	}{
-		"all":                           {[]*core.Node{lost("n1"), lost("n2")}, map[string]string{"n1": "", "n2": ""}},
-		"all but one":                   {[]*core.Node{lost("n1"), lost("n2"), back}, map[string]string{"n1": "node not ready", "n2": "node not ready", "n3": ""}},
-		"one is cordoned":               {[]*core.Node{lost("n1"), cordoned}, map[string]string{"n1": "", "n4": "cordoned"}},
-		"one that is ready has no GPUs": {[]*core.Node{lost("n1"), bare}, map[string]string{"n1": ""}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			nodes, _ := o.read(world{nodes: c.nodes})
-			got := map[string]string{}
-			for _, n := range nodes {
-				got[n.GetName()] = n.GetGpus()[0].GetUnavailableReason()
-			}
-			require.Equal(t, c.want, got)
-		})
 	}
 }

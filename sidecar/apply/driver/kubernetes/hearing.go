@@ -1,0 +1,78 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"slices"
+	"time"
+
+	core "k8s.io/api/core/v1"
+)
+
+// Times of nodes that are not ready.
+const (
+	// brief is how long a node may be not ready before that counts: others may follow, and a kubelet that is started anew is not ready for a moment.
+	brief = 5 * time.Second
+	// returning is how long nodes may take to be heard of again, from when the first one is: a kubelet looks at its node anew after a minute at most, and reports each ten
+	// seconds.
+	returning = 2 * time.Minute
+)
+
+// hearing is what this conch has seen of nodes that are ready and are not. Where none is, it is the control plane that has not heard of them, as after an outage of the
+// API server; and then it hears of one after the other. What runs there stays meanwhile. The cluster itself evicts nothing then, either.
+type hearing struct {
+	// ready are the nodes that were at the last look, and lost is since when those that were before are not. None is when no node was.
+	ready map[string]bool
+	lost  map[string]time.Time
+	none  time.Time
+}
+
+// excused are the nodes, of those with GPUs, that are not ready and for which that counts for nothing yet.
+func (h *hearing) excused(nodes []*core.Node, now time.Time) map[string]bool {
+	before, lost := h.ready, h.lost
+	h.ready, h.lost = map[string]bool{}, map[string]time.Time{}
+	for _, n := range nodes {
+		if isReady(n) {
+			h.ready[n.Name] = true
+		} else if before[n.Name] {
+			h.lost[n.Name] = now
+		} else if since, is := lost[n.Name]; is {
+			h.lost[n.Name] = since
+		}
+	}
+	if len(h.ready) == 0 && len(nodes) > 0 {
+		h.none = now
+	}
+	all := map[string]bool{}
+	for _, n := range nodes {
+		since, was := h.lost[n.Name]
+		lately := was && now.Sub(since) < brief
+		returns := !h.none.IsZero() && now.Sub(h.none) < returning && !since.After(h.none)
+		if !h.ready[n.Name] && (lately || returns) {
+			all[n.Name] = true
+		}
+	}
+	return all
+}
+
+// withGPUs are the nodes of a world that have some.
+func (o Options) withGPUs(w world) (all []*core.Node) {
+	offered := map[string]bool{}
+	for _, s := range w.latest(o.GPUDriver) {
+		if s.Spec.NodeName != nil {
+			offered[*s.Spec.NodeName] = true
+		}
+	}
+	for _, n := range w.nodes {
+		count := n.Status.Allocatable[core.ResourceName(o.GPUResource)]
+		if offered[n.Name] || count.Value() > 0 {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+func isReady(n *core.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c core.NodeCondition) bool { return c.Type == core.NodeReady && c.Status == core.ConditionTrue })
+}
