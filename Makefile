@@ -167,7 +167,7 @@ e2e-cluster: build cluster-programs triton .cache/bin/helm ## driver kubernetes 
 ROUNDS ?= 200
 KINDS ?= .
 .PHONY: faults-cluster
-faults-cluster: build cluster-programs triton ## faults on a real Kubernetes under load: ROUNDS=200 each of plans that move models, Pods deleted and evicted, the leader, API server and a kubelet down (KINDS='Pod|leader' chooses)
+faults-cluster: build cluster-programs triton ## faults on a real Kubernetes under load: ROUNDS=200 each of plans that move models, Pods deleted and evicted, replicas killed, paused, replaced and scaled, API server and a kubelet down (KINDS='Pod|leader' chooses)
 	@cd e2e/cluster && CONCH_CLUSTER_BIN=$(CURDIR)/.cache/cluster/bin CONCH_TRITON_HOME=$(TRITON_HOME) CONCH_CLUSTER_ROUNDS=$(ROUNDS) \
 	  $(GO) test -count=1 -v -timeout 24h -run '^TestFaults$$/($(KINDS))' .
 

@@ -117,5 +117,5 @@ func (r *rig) nodes() (string, error) {
 	if len(r.pods("app.kubernetes.io/name=conch")) > 0 {
 		return r.inPod(r.ownerOf(), "node", "ls", "-o", "json")
 	}
-	return r.tritonctl("node", "ls", "-o", "json")
+	return r.owner.tritonctl("node", "ls", "-o", "json")
 }

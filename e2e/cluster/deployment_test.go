@@ -47,13 +47,13 @@ spec:
   selector: {app: triton}
   ports: [{name: grpc, port: 8001}, {name: http, port: 8000}, {name: metrics, port: 8002}]
 `, TritonImage, filepath.Join(r.dir, "models"), inside, outside))
-	a := &rig{Cluster: r.Cluster, t: t, dir: r.dir, state: filepath.Join(r.dir, "attach"), bin: r.bin, address: "127.0.0.1:18800", clients: []string{"127.0.0.1:18800"}}
+	a := r.another("attach", "127.0.0.1:18800")
 	must(t, os.RemoveAll(a.state))
 	must(t, os.WriteFile(a.config(), fmt.Appendf(nil, `
 state: %s
 listen: {grpc: "%s01", http: "%s", metrics: "%s02", admin: "unix://%s/admin.sock"}
 driver: {kind: attach, service: {selector: team=vision, namespace: %s, kubeconfig: %s}}
-`, a.state, a.port(), a.address, a.port(), a.state, namespaceOfTests, a.account("conch-attach")), 0o644))
+`, a.state, a.port(), a.address, a.port(), a.state, namespaceOfTests, r.account("conch-attach")), 0o644))
 	t.Logf("serves %.1f s after conch's start", a.start().Seconds())
 	defer a.stop(syscall.SIGKILL)
 	follows := func(want int) {
@@ -93,7 +93,7 @@ driver: {kind: attach, service: {selector: team=vision, namespace: %s, kubeconfi
 		}
 		return err
 	})
-	a.none(end())
+	r.none(end())
 	a.stop(syscall.SIGTERM)
 	r.kubectl("delete", "-n", namespaceOfTests, "deployment/triton", "service/triton", "--wait=false")
 }

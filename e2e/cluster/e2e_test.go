@@ -50,7 +50,7 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 
 	step("shares of 40 and 60 percent of each of four GPUs", func() {
 		t := r.t
-		t.Logf("serves %.1f s after conch's start", r.start().Seconds())
+		t.Logf("serves %.1f s after conch's start", r.owner.start().Seconds())
 		r.awaitServers(8, "node-")
 		if claims := strings.Fields(r.kubectl("get", "resourceclaims", "-n", namespaceOfTests, "-o", "name")); len(claims) != 4 {
 			t.Errorf("claims: %v; want one for each GPU", claims)
@@ -85,7 +85,7 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 			t.Errorf("the Pods are shown as\n%s", table)
 		}
 		for _, of := range []struct{ command, want string }{{"node ls", "node-1"}, {"gpu ls", "node-2.gpu-1"}, {"partition ls", "node-1.gpu-0"}, {"version", ", replica "}, {"events", " owns them"}} {
-			if out, err := r.tritonctl(strings.Fields(of.command)...); err != nil || !strings.Contains(out, of.want) {
+			if out, err := r.owner.tritonctl(strings.Fields(of.command)...); err != nil || !strings.Contains(out, of.want) {
 				t.Errorf("tritonctl %s: %v\n%s", of.command, err, out)
 			}
 		}
@@ -93,8 +93,8 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 
 	step("conch is killed, and the next one serves from the same Pods", func() {
 		t := r.t
-		r.stop(syscall.SIGKILL)
-		t.Logf("serves again %.1f s after its start", r.start().Seconds())
+		r.owner.stop(syscall.SIGKILL)
+		t.Logf("serves again %.1f s after its start", r.owner.start().Seconds())
 		if now := r.servers(); fmt.Sprint(now) != fmt.Sprint(before) {
 			t.Errorf("the Pods were %v and are %v", before, now)
 		}
@@ -102,8 +102,8 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 
 	step("conch is stopped and started", func() {
 		t := r.t
-		r.stop(syscall.SIGTERM)
-		t.Logf("serves again %.1f s after its start", r.start().Seconds())
+		r.owner.stop(syscall.SIGTERM)
+		t.Logf("serves again %.1f s after its start", r.owner.start().Seconds())
 		if now := r.servers(); fmt.Sprint(now) != fmt.Sprint(before) {
 			t.Errorf("the Pods were %v and are %v", before, now)
 		}
@@ -111,9 +111,9 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 
 	step("a Pod is deleted by hand", func() {
 		r.podDeleted()
-		all, err := r.tritonctl("partition", "ls", "-o", "name")
+		all, err := r.owner.tritonctl("partition", "ls", "-o", "name")
 		must(r.t, err)
-		_, err = r.tritonctl("partition", "restart", strings.Fields(all)[0], "--yes")
+		_, err = r.owner.tritonctl("partition", "restart", strings.Fields(all)[0], "--yes")
 		must(r.t, err)
 		r.awaitServers(8, "node-")
 		r.eventually("the Pod's events say what conch's do", time.Minute, func() error {
@@ -133,7 +133,7 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 
 	step("a kubelet is down: its servers serve on until the plan without that node is there", r.kubeletDown)
 
-	step("the API server is down for 20 s", func() { r.apiServerDown(20 * time.Second) })
+	step("the API server is down for longer than any lease", r.apiServerDown)
 
 	step("a node is drained: its models go elsewhere, and come back", func() {
 		end := r.load()
@@ -144,7 +144,7 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 		r.none(end())
 	})
 
-	step("every replica takes requests: none is lost while replicas come, are killed, end, and lead in turn", func() { r.replicas() })
+	step("every replica takes requests: none is lost while replicas come, are killed, end, and lead in turn", r.comeAndGo)
 
 	step("the leader is paused for longer than its lease: a conch of another machine goes on with the plan, and the paused one changes nothing", func() {
 		t := r.t
@@ -153,27 +153,25 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 			t.Errorf("%d servers say that they have loaded %d models", len(before), loads)
 		}
 		// What a conch knows of before: the plan's places, the plans of before, and the repository's revisions.
-		knows := func(r *rig) (all []string) {
+		knows := func(c *replica) (all []string) {
 			for _, of := range []string{"plan show", "plan history", "repo history"} {
-				text, err := r.tritonctl(append(strings.Fields(of), "-o", "name")...)
+				text, err := c.tritonctl(append(strings.Fields(of), "-o", "name")...)
 				must(t, err)
 				all = append(all, strings.TrimSpace(text))
 			}
 			return all
 		}
-		known := knows(r)
-		second := r.second()
-		second.writeConfig(os.Getenv("CONCH_TRITON_HOME"))
-		second.launch()
+		known := knows(r.owner)
+		second := r.second().join()
 		defer second.stop(syscall.SIGKILL)
 		second.serves()
 		end := second.load()
-		second.flows()
-		must(t, r.conch.Process.Signal(syscall.SIGSTOP))
+		r.flows()
+		r.owner.signal(syscall.SIGSTOP)
 		begin := time.Now()
 		second.leads()
-		second.flows()
-		second.none(end())
+		r.flows()
+		r.none(end())
 		t.Logf("the second serves %.1f s after the first was paused", time.Since(begin).Seconds())
 		if now := r.servers(); fmt.Sprint(now) != fmt.Sprint(before) {
 			t.Errorf("the Pods were %v and are %v", before, now)
@@ -190,24 +188,17 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 		r.awaitServers(8, "node-")
 		after := r.servers()
 
-		must(t, r.conch.Process.Signal(syscall.SIGCONT))
-		select {
-		case <-r.ended:
-		case <-time.After(time.Minute):
-			t.Fatal("the first conch does not end though another leads")
-		}
-		must(t, r.log.Close())
-		r.conch = nil
-		r.says("leads release conch by now: this one ends")
+		r.owner.signal(syscall.SIGCONT)
+		r.owner.yields()
 		// Its process has ended, so that no request of it is to come.
 		if now := r.servers(); fmt.Sprint(now) != fmt.Sprint(after) {
 			t.Errorf("the Pods were %v and are %v", after, now)
 		}
-		second.replan()
+		r.replanBy(second)
 		known = knows(second)
 		second.stop(syscall.SIGTERM)
-		t.Logf("the first serves again %.1f s after its start", r.start().Seconds())
-		for i, now := range knows(r) {
+		t.Logf("the first serves again %.1f s after its start", r.owner.start().Seconds())
+		for i, now := range knows(r.owner) {
 			if !strings.HasSuffix(now, known[i]) {
 				t.Errorf("the second knew %q, and the first knows %q", known[i], now)
 			}
@@ -215,7 +206,7 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 	})
 
 	step("the release is deleted, and its servers with it", func() {
-		r.stop(syscall.SIGTERM)
+		r.owner.stop(syscall.SIGTERM)
 		if len(r.servers()) != 8 {
 			r.t.Error("servers outlive conch")
 		}

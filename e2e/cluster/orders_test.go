@@ -19,7 +19,7 @@ func (r *rig) orders() {
 	do := func(command ...string) string {
 		t.Helper()
 		begin := time.Now()
-		out, err := r.tritonctl(command...)
+		out, err := r.owner.tritonctl(command...)
 		must(t, err)
 		t.Logf("tritonctl %s: %.1f s", strings.Join(command, " "), time.Since(begin).Seconds())
 		return out
@@ -43,15 +43,15 @@ func (r *rig) orders() {
 	r.settles()
 	file := filepath.Join(t.TempDir(), "plan.json")
 	do("plan", "diff", "-o", file)
-	if _, err := r.tritonctl("plan", "apply", "-f", file, "--yes"); err == nil || !strings.Contains(err.Error(), "tritonctl plan unpin lets another take its place") {
+	if _, err := r.owner.tritonctl("plan", "apply", "-f", file, "--yes"); err == nil || !strings.Contains(err.Error(), "tritonctl plan unpin lets another take its place") {
 		t.Errorf("a plan is applied over one that is pinned: %v", err)
 	}
 	do("plan", "unpin")
 	r.eventually("the plan in the file is applied", time.Minute, func() error { // the policy's own may be, between diff and apply
-		if _, err := r.tritonctl("plan", "diff", "-o", file); err != nil {
+		if _, err := r.owner.tritonctl("plan", "diff", "-o", file); err != nil {
 			return err
 		}
-		_, err := r.tritonctl("plan", "apply", "-f", file, "--pin", "--reason", "by hand", "--yes")
+		_, err := r.owner.tritonctl("plan", "apply", "-f", file, "--pin", "--reason", "by hand", "--yes")
 		return err
 	})
 	r.settles()
@@ -75,7 +75,7 @@ func (r *rig) orders() {
 	// A partition: its Pod's log, where that is said to be, and another server.
 	partition := strings.Fields(do("partition", "ls", "-o", "name"))[0]
 	says(do("partition", "get", partition), "ready")
-	_, err := r.tritonctl("logs", partition)
+	_, err := r.owner.tritonctl("logs", partition)
 	hint := "kubectl get pods -L conch.io/partition -l conch.io/release=conch"
 	if err == nil || !strings.Contains(err.Error(), hint) {
 		t.Errorf("tritonctl logs: %v", err)

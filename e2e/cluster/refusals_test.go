@@ -74,11 +74,11 @@ func (r *rig) refused(changes ...[2]string) string {
 }
 
 // changed is another conch, whose conch.yaml differs by some changes.
-func (r *rig) changed(changes ...[2]string) *rig {
+func (r *rig) changed(changes ...[2]string) *replica {
 	r.t.Helper()
 	a := r.another("changed", "127.0.0.1:18500")
 	must(r.t, os.RemoveAll(a.state))
-	a.writeConfig(os.Getenv("CONCH_TRITON_HOME"))
+	a.writeConfig()
 	config, err := os.ReadFile(a.config())
 	must(r.t, err)
 	text := string(config)

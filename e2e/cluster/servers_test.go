@@ -57,6 +57,12 @@ func (r *rig) renews(after time.Time) {
 // replan waits until all GPUs may be used, and orders a plan for them: by itself conch moves nothing to a node that is back while that gains less than it disturbs.
 func (r *rig) replan() {
 	r.t.Helper()
+	r.replanBy(r.owner)
+}
+
+// replanBy is replan, ordered from another replica.
+func (r *rig) replanBy(c *replica) {
+	r.t.Helper()
 	r.eventually("a plan for all GPUs", time.Minute, func() error {
 		slices, err := r.Kubectl(r.t.Context(), "get", "resourceslices", "-o", "name")
 		if err != nil {
@@ -65,7 +71,7 @@ func (r *rig) replan() {
 		if n := len(strings.Fields(slices)); n != nodesOfTests {
 			return fmt.Errorf("%d nodes offer GPUs", n)
 		}
-		if _, err := r.tritonctl("plan", "apply", "--yes"); err != nil {
+		if _, err := c.tritonctl("plan", "apply", "--yes"); err != nil {
 			return err
 		}
 		if n := len(r.servers()); n < r.all() {

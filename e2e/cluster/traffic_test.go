@@ -15,23 +15,25 @@ import (
 	"time"
 )
 
-// infer has a request answered as a client behind a Service does: where a conch takes no connection it tries the others, and a request that a conch took and
-// whose connection broke, since that conch was killed, is asked once more. Whatever a conch answers is the answer.
-func (r *rig) infer(model string) (err error) {
-	cut := false
+// infer has a request answered as a client behind a Service does, whose connection is to one of the replicas, the nth: where that one takes no connection it tries
+// the next, and a request that a replica took and whose connection broke, since that replica was killed, is asked once more. Whatever a replica answers is the answer.
+func (r *rig) infer(n int, model string) (err error) {
+	cut := map[*replica]bool{}
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a client's pause
-		for _, address := range r.clients {
-			err = inferAt(address, model)
-			if errors.Is(err, syscall.ECONNREFUSED) {
+		for i := range r.replicas {
+			c := r.replicas[(n+i)%len(r.replicas)]
+			if c.away.Load() {
 				continue
 			}
-			if broken := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE); !broken || cut || len(r.clients) < 2 {
+			err = inferAt(c.address, model)
+			if len(r.replicas) > 1 && errors.Is(err, syscall.ECONNREFUSED) {
+				continue
+			}
+			if broken := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE); !broken || cut[c] || len(r.replicas) < 2 {
 				return err
 			}
-			cut = true
-		}
-		if len(r.clients) < 2 {
-			return err
+			cut[c] = true
+			r.cut.Add(1)
 		}
 	}
 	return err
@@ -57,17 +59,23 @@ func inferAt(address, model string) error {
 	return nil
 }
 
-// load sends requests until the returned function is called, which says how many were sent and which failed.
+// load sends requests to all replicas until the returned function is called, which says how many were sent and which failed.
 func (r *rig) load() (end func() (sent int, failed []error)) {
 	return r.loadBy(r.infer)
 }
 
-// loadAt is load, with an address for each request.
-func (r *rig) loadAt(address func() string) (end func() (sent int, failed []error)) {
-	return r.loadBy(func(model string) error { return inferAt(address(), model) })
+// load is that of the rig, to one replica alone.
+func (c *replica) load() (end func() (sent int, failed []error)) {
+	return c.r.loadAt(func() string { return c.address })
 }
 
-func (r *rig) loadBy(ask func(model string) error) (end func() (sent int, failed []error)) {
+// loadAt is load, with an address for each request.
+func (r *rig) loadAt(address func() string) (end func() (sent int, failed []error)) {
+	return r.loadBy(func(_ int, model string) error { return inferAt(address(), model) })
+}
+
+func (r *rig) loadBy(ask func(n int, model string) error) (end func() (sent int, failed []error)) {
+	r.cut.Store(0)
 	var mu sync.Mutex
 	var sent int
 	var failed []error
@@ -81,7 +89,7 @@ func (r *rig) loadBy(ask func(model string) error) (end func() (sent int, failed
 					return
 				default:
 				}
-				err := ask([]string{"one", "two"}[(n+i)%2])
+				err := ask(i, []string{"one", "two"}[(n+i)%2])
 				mu.Lock()
 				sent++
 				r.sent.Add(1)
@@ -119,5 +127,5 @@ func (r *rig) none(sent int, failed []error) {
 		r.t.Errorf("%d of %d requests failed; the first: %v", len(failed), sent, failed[0])
 		return
 	}
-	r.t.Logf("%d requests, none failed", sent)
+	r.t.Logf("%d requests, none failed, %d were asked once more", sent, r.cut.Load())
 }
