@@ -117,12 +117,31 @@ func informer[L runtime.Object](client Client, kind listing[L], example runtime.
 	}
 	return toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
-			return kind.List(ctx, chosen(o))
+			return answered(ctx, func() (L, error) { return kind.List(ctx, chosen(o)) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error) {
-			return kind.Watch(ctx, chosen(o))
+			return answered(ctx, func() (apiwatch.Interface, error) { return kind.Watch(ctx, chosen(o)) })
 		},
 	}, client), example, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+}
+
+// askAgain is the longest pause before an API server that did not answer is asked for objects again. client-go alone pauses for up to a minute by and by: a conch that
+// leads after an outage would not know the Pods for as long.
+const askAgain = 2 * time.Second
+
+// answered asks until the API server has answered, or ctx ends.
+func answered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	for pause := askAgain / 8; ; pause = min(2*pause, askAgain) {
+		answer, err := ask()
+		if !Passing(err) {
+			return answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(pause):
+		}
+	}
 }
 
 // close waits until the watches have ended.

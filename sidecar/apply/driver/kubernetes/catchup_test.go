@@ -6,6 +6,9 @@ package kubernetes_test
 import (
 	"context"
 	"errors"
+	"net/url"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,6 +138,28 @@ func TestADriverThatFollows(t *testing.T) {
 		require.Empty(t, d.Nodes())
 		for _, a := range c.Actions() {
 			require.Equal(t, "nodes", a.GetResource().Resource, "%v", a) // the test's own
+		}
+	})
+}
+
+// After an outage of the API server, however long, the Pods are known within seconds.
+func TestTheWatchIsThereAfterAnOutage(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		k, late := lagging(t)
+		d := open(t, options(k))
+		var down atomic.Bool
+		refused := &url.Error{Op: "Get", URL: "https://10.0.0.1", Err: syscall.ECONNREFUSED}
+		k.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return down.Load(), nil, refused })
+		k.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return down.Load(), nil, refused })
+		for _, outage := range []time.Duration{time.Minute, 4 * time.Minute} {
+			down.Store(true)
+			late.Stop()
+			time.Sleep(outage)
+			require.NoError(t, k.Tracker().Add(ofRelease("p-"+outage.String(), outage.String(), "7")))
+			down.Store(false)
+			back := time.Now()
+			require.NoError(t, d.CatchUp(t.Context()))
+			require.Less(t, time.Since(back), 5*time.Second)
 		}
 	})
 }
