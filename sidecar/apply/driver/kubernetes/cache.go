@@ -37,6 +37,15 @@ type cache struct {
 	watches  sync.WaitGroup
 	// stirred: nodes, slices or claims are others than when it was last cleared.
 	stirred atomic.Bool
+	// silent is when the API server did not answer for nodes the last time; nil: it always did.
+	silent atomic.Pointer[time.Time]
+}
+
+func (c *cache) silentAt() time.Time {
+	if at := c.silent.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 // syncPatience bounds the first reading.
@@ -46,7 +55,11 @@ const syncPatience = 30 * time.Second
 func watch(ctx, life context.Context, o Options, seen, gone func(*core.Pod)) (*cache, error) {
 	c := &cache{}
 	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, LabelRelease+"="+o.Release, "")
-	nodes := informer(o.Client, o.Client.CoreV1().Nodes(), &core.Node{}, "", "")
+	heard := noted[*core.NodeList]{o.Client.CoreV1().Nodes(), func() {
+		now := time.Now()
+		c.silent.Store(&now)
+	}}
+	nodes := informer(o.Client, heard, &core.Node{}, "", "")
 	budgets := informer(o.Client, o.Client.PolicyV1().PodDisruptionBudgets(o.Namespace), &policyv1.PodDisruptionBudget{}, "", "metadata.name="+o.budgetName())
 	all := map[string]toolscache.SharedIndexInformer{"Pods": pods, "Nodes": nodes, "PodDisruptionBudgets": budgets}
 	c.budgets = budgets.GetStore()

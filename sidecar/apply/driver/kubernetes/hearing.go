@@ -4,32 +4,36 @@
 package kubernetes
 
 import (
+	"context"
 	"slices"
 	"time"
 
 	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
 // Times of nodes that are not ready.
 const (
 	// brief is how long a node may be not ready before that counts: others may follow, and a kubelet that is started anew is not ready for a moment.
 	brief = 5 * time.Second
-	// returning is how long nodes may take to be heard of again, from when the first one is: a kubelet looks at its node anew after a minute at most, and reports each ten
-	// seconds.
+	// returning is how long nodes may take to be heard of again after an outage of the control plane: a kubelet looks at its node anew after a minute at most, and reports
+	// each ten seconds.
 	returning = 2 * time.Minute
 )
 
 // hearing is what this conch has seen of nodes that are ready and are not. Where none is, it is the control plane that has not heard of them, as after an outage of the
 // API server; and then it hears of one after the other. What runs there stays meanwhile. The cluster itself evicts nothing then, either.
 type hearing struct {
-	// ready are the nodes that were at the last look, and lost is since when those that were before are not. None is when no node was.
-	ready map[string]bool
-	lost  map[string]time.Time
-	none  time.Time
+	// ready are the nodes that were at the last look, and lost is since when those that were before are not. Outage is when no node was, or the API server did not answer.
+	ready  map[string]bool
+	lost   map[string]time.Time
+	outage time.Time
 }
 
-// excused are the nodes, of those with GPUs, that are not ready and for which that counts for nothing yet.
-func (h *hearing) excused(nodes []*core.Node, now time.Time) map[string]bool {
+// excused are the nodes, of those with GPUs, that are not ready and for which that counts for nothing yet. Silent is when the API server did not answer the last time.
+func (h *hearing) excused(nodes []*core.Node, now, silent time.Time) map[string]bool {
 	before, lost := h.ready, h.lost
 	h.ready, h.lost = map[string]bool{}, map[string]time.Time{}
 	for _, n := range nodes {
@@ -41,19 +45,46 @@ func (h *hearing) excused(nodes []*core.Node, now time.Time) map[string]bool {
 			h.lost[n.Name] = since
 		}
 	}
+	if silent.After(h.outage) {
+		h.outage = silent
+	}
 	if len(h.ready) == 0 && len(nodes) > 0 {
-		h.none = now
+		h.outage = now
 	}
 	all := map[string]bool{}
 	for _, n := range nodes {
 		since, was := h.lost[n.Name]
 		lately := was && now.Sub(since) < brief
-		returns := !h.none.IsZero() && now.Sub(h.none) < returning && !since.After(h.none)
+		returns := !h.outage.IsZero() && now.Sub(h.outage) < returning
 		if !h.ready[n.Name] && (lately || returns) {
 			all[n.Name] = true
 		}
 	}
 	return all
+}
+
+// noted has a time noted whenever the API server does not answer.
+type noted[L runtime.Object] struct {
+	listing[L]
+	silent func()
+}
+
+// List implements listing.
+func (n noted[L]) List(ctx context.Context, o meta.ListOptions) (L, error) {
+	all, err := n.listing.List(ctx, o)
+	if Passing(err) {
+		n.silent()
+	}
+	return all, err
+}
+
+// Watch implements listing.
+func (n noted[L]) Watch(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error) {
+	w, err := n.listing.Watch(ctx, o)
+	if Passing(err) {
+		n.silent()
+	}
+	return w, err
 }
 
 // withGPUs are the nodes of a world that have some.

@@ -18,23 +18,26 @@ func TestNodesThatAreNotHeardOf(t *testing.T) {
 	o := provisioned(t)
 	for name, steps := range map[string][]struct {
 		after time.Duration
-		ready string // the nodes that are, of n1, n2 and n3
+		ready string // the nodes that are, of n1, n2 and n3, and whether the API server is silent
 		want  string // those that plans may use
 	}{
-		"one is lost":                           {{0, "123", "123"}, {time.Hour, "12", "123"}, {4 * time.Second, "12", "123"}, {time.Second, "12", "12"}, {time.Hour, "123", "123"}},
-		"one is not ready for a moment":         {{0, "123", "123"}, {time.Second, "12", "123"}, {3 * time.Second, "123", "123"}, {time.Second, "12", "123"}},
-		"one is lost before the first look":     {{0, "12", "12"}},
-		"all are before the first look":         {{0, "", "123"}, {time.Hour, "", "123"}},
-		"an outage":                             {{0, "123", "123"}, {time.Second, "1", "123"}, {time.Second, "", "123"}, {time.Hour, "", "123"}, {time.Second, "2", "123"}, {30 * time.Second, "12", "123"}, {20 * time.Second, "123", "123"}},
-		"one does not come back":                {{0, "123", "123"}, {time.Second, "", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "123"}, {time.Minute, "12", "12"}},
-		"one comes back and is lost again":      {{0, "123", "123"}, {time.Second, "", "123"}, {time.Second, "123", "123"}, {time.Second, "12", "123"}, {5 * time.Second, "12", "12"}},
-		"one was lost, and then there are none": {{0, "123", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "12"}, {time.Second, "", "123"}, {time.Second, "12", "123"}, {time.Hour, "12", "12"}},
+		"one is lost":                                        {{0, "123", "123"}, {time.Hour, "12", "123"}, {4 * time.Second, "12", "123"}, {time.Second, "12", "12"}, {time.Hour, "123", "123"}},
+		"one is not ready for a moment":                      {{0, "123", "123"}, {time.Second, "12", "123"}, {3 * time.Second, "123", "123"}, {time.Second, "12", "123"}},
+		"one is lost before the first look":                  {{0, "12", "12"}},
+		"all are before the first look":                      {{0, "", "123"}, {time.Hour, "", "123"}},
+		"an outage":                                          {{0, "123", "123"}, {time.Second, "1", "123"}, {time.Second, "", "123"}, {time.Hour, "", "123"}, {time.Second, "2", "123"}, {30 * time.Second, "12", "123"}, {20 * time.Second, "123", "123"}},
+		"one does not come back":                             {{0, "123", "123"}, {time.Second, "", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "123"}, {time.Minute, "12", "12"}},
+		"one comes back and is lost again":                   {{0, "123", "123"}, {time.Second, "", "123"}, {time.Second, "123", "123"}, {time.Second, "12", "123"}, {5 * time.Second, "12", "123"}, {2 * time.Minute, "12", "12"}},
+		"an outage, after which one is not heard of in time": {{0, "123", "123"}, {time.Hour, "123 silent", "123"}, {10 * time.Second, "12", "123"}, {100 * time.Second, "12", "123"}, {9 * time.Second, "123", "123"}, {time.Hour, "12", "123"}, {5 * time.Second, "12", "12"}},
+		"one was lost, and then there are none":              {{0, "123", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "12"}, {time.Second, "", "123"}, {time.Second, "12", "123"}, {time.Hour, "12", "12"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var h hearing
-			now := time.Unix(1_000_000, 0)
+			now, silent := time.Unix(1_000_000, 0), time.Time{}
 			for i, step := range steps {
-				now = now.Add(step.after)
+				if now = now.Add(step.after); strings.HasSuffix(step.ready, "silent") {
+					silent = now
+				}
 				bare := ready("", nil) // has no GPUs: that it is ready says nothing of the others
 				bare.Name = "n4"
 				all := []*core.Node{bare}
@@ -46,7 +49,7 @@ func TestNodesThatAreNotHeardOf(t *testing.T) {
 					all = append(all, n)
 				}
 				w := world{nodes: all}
-				nodes, _ := o.read(w, h.excused(o.withGPUs(w), now))
+				nodes, _ := o.read(w, h.excused(o.withGPUs(w), now, silent))
 				got := ""
 				for _, n := range nodes {
 					if reason := n.GetGpus()[0].GetUnavailableReason(); reason == "" {

@@ -48,7 +48,7 @@ func (d *Driver) keep(ctx context.Context) {
 // look reads what the cluster says of its nodes with GPUs.
 func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
 	w := d.cache.world()
-	excused := d.hearing.excused(d.b.withGPUs(w), time.Now())
+	excused := d.hearing.excused(d.b.withGPUs(w), time.Now(), d.cache.silentAt())
 	if len(excused) > 0 {
 		d.cache.stirred.Store(true) // which ends by itself
 	}
