@@ -33,7 +33,7 @@ func main() {
 type bench struct {
 	bin, results, server, only, proxies, abacus string
 	seed                                        uint64
-	rounds                                      int
+	rounds, loads                               int
 	quick                                       bool
 	stretch                                     float64
 	out, progress                               io.Writer
@@ -56,6 +56,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
 	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), 8on4.triton (live-8on4), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
+	flags.IntVar(&b.loads, "loads", mixLoads, "how many of the ten loads advise and mix take, from the first on")
 
 	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")
 	flags.BoolVar(&b.quick, "quick", false, "measure for a part of the time: to see that it works, not to cite (live-*: half, without confirmation; reproduce, ablation, compare: a twentieth); the results file stays as it is")

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,10 +117,13 @@ func (b *bench) mixContest(m mix) *rig.Contest {
 	}
 }
 
+// mixLoads is how many of the loads are taken.
+func (b *bench) mixLoads() int { return min(cmp.Or(b.loads, mixLoads), mixLoads) }
+
 // eachMix does something for each load that --only lets through, and keeps what the report has by then: a run that is stopped has lost nothing but the load that
 // it was at. A load that fails is begun once more, since what it adds to the report it adds at its end.
 func (b *bench) eachMix(ctx context.Context, r *figure.Report, do func(mix) error) error {
-	n := mixLoads
+	n := b.mixLoads()
 	if b.quick {
 		n = 1
 	}
@@ -187,7 +191,7 @@ func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
 			r.Versions["advice"] = report.When.UTC().Format(time.RFC3339)
 		}
 	}
-	for number := range mixLoads {
+	for number := range b.mixLoads() {
 		name := fmt.Sprintf("mix%d", number)
 		if _, asked := said["advise."+name+".answered"]; !asked && !b.quick && strings.Contains("mix."+name, b.only) {
 			return fmt.Errorf("%s has nothing about %s: ask first, with conch-bench advise, and measure then; `make bench BENCH=live` does both", filepath.Join(b.results, adviceFile+".json"), name)

@@ -20,6 +20,9 @@ func mixesTable(f byName) string {
 	var rows [][]string
 	for number := range mixLoads {
 		said, name := fmt.Sprintf("advise.mix%d.", number), fmt.Sprintf("mix.mix%d.", number)
+		if _, measured := f[name+"triton.goodput"]; !measured {
+			continue
+		}
 		row := []string{fmt.Sprintf("mix%d", number), f.cell(name+"triton.goodput", 0)}
 		for _, of := range mixSides {
 			answer := "no answer"
