@@ -299,7 +299,7 @@ func (w *world) run(ctx context.Context, who side, gpus int, rate float64, seed 
 		}
 		return r.Result, nil
 	}
-	made, err := w.prepare(gpus, seed)
+	made, err := w.prepare(gpus, w.length(rate), seed)
 	if err != nil {
 		return nil, err
 	}

@@ -15,13 +15,14 @@ import (
 // asIs simulates the Triton servers as they are: one for each partition of the present placement, or with every model on each of so many GPUs
 // where gpus is not 0.
 func (w *world) asIs(ctx context.Context, gpus int, rate float64, seed uint64) (*triton.Result, error) {
-	made, err := w.prepare(gpus, seed)
+	length := w.length(rate)
+	made, err := w.prepare(gpus, length, seed)
 	if err != nil {
 		return nil, err
 	}
 	s := made.Snapshot
 	x := policy.NewIndex(s)
-	servers := triton.World{Duration: trial, Warmup: trial / 20, Seed: seed, Jitter: jitter}
+	servers := triton.World{Duration: length, Warmup: length / 20, Seed: seed, Jitter: jitter}
 	for _, m := range s.GetModels() {
 		b := w.in.Batching[m.GetName()]
 		model := triton.Model{Name: m.GetName(), SLO: time.Duration(m.GetSloUs()) * time.Microsecond, MaxBatch: int(max(1, m.GetMaxBatchSize())), Dynamic: b.Dynamic, Delay: b.Delay}
@@ -114,7 +115,7 @@ func executionsOf(r *triton.Result, s *policy.Snapshot, model string) map[int]fl
 }
 
 // prepare is the world of one run, with the present placement where gpus is 0. Its plan has no dispatch.
-func (w *world) prepare(gpus int, seed uint64) (*scenario.World, error) {
+func (w *world) prepare(gpus int, length time.Duration, seed uint64) (*scenario.World, error) {
 	encoded, err := encode(w.snapshot)
 	if err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func (w *world) prepare(gpus int, seed uint64) (*scenario.World, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Duration, s.Warmup = scenario.Duration(trial), scenario.Duration(trial/20)
+	s.Duration, s.Warmup = scenario.Duration(length), scenario.Duration(length/20)
 	made, err := s.World(scenario.Options{Seed: seed, GPUs: gpus})
 	if err != nil {
 		return nil, err

@@ -18,8 +18,11 @@ import (
 )
 
 const (
-	// trial is how long one simulated trial is.
-	trial = 20 * time.Second
+	// trial is how long one simulated trial is at the least. It is longer where the model that is asked for least would have fewer than rareRequests, of which single
+	// ones decide whether 1% are bad, but for no more than mostRequests in all.
+	trial        = 20 * time.Second
+	rareRequests = 300
+	mostRequests = 50_000
 	// fewestRequests is below which a model's traffic says nothing of 1% bad.
 	fewestRequests = 200
 	// short is the recording below which a note is due.
@@ -70,6 +73,7 @@ type world struct {
 	in       Input
 	snapshot *policy.Snapshot // without models that have no traffic or cannot be simulated
 	rate     float64
+	rarest   float64 // the part of all requests that is for the model, or ensemble, that is asked for least
 	// hidden are the kinds whose l(b) is found from what servers counted; open are those of which only l(1) was seen.
 	hidden, open []*hidden
 	// phase counts the parts of the work that are behind, of phases.
@@ -130,7 +134,10 @@ func (a *Advice) look(in Input) *world {
 	if in.Traffic != nil {
 		length = max(time.Millisecond, in.Traffic.Length)
 	}
-	w.rate = j.total / length.Seconds()
+	w.rate, w.rarest = j.total/length.Seconds(), 1
+	for name := range j.keep {
+		w.rarest = min(w.rarest, counts[name]/j.total)
+	}
 	a.Rate = w.rate
 	only(s, j.keep)
 	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; preferred batch sizes, queue policies, priorities and the rate limiter of your servers.")
@@ -159,10 +166,16 @@ func sorted(m map[string]float64) []string {
 	return names
 }
 
+// length of a trial at a rate.
+func (w *world) length(rate float64) time.Duration {
+	enough := min(rareRequests/w.rarest, mostRequests) / rate
+	return max(trial, time.Duration(enough*float64(time.Second)))
+}
+
 // streams are a trial's arrivals at a rate: pieces of what was recorded in random order, faster or slower, or generated.
 func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]workload.Stream, error) {
 	if w.in.Traffic != nil {
-		return []workload.Stream{w.resampled(s, rate/w.rate, seed)}, nil
+		return []workload.Stream{w.resampled(s, rate/w.rate, w.length(rate), seed)}, nil
 	}
 	var all []workload.Stream
 	generate := func(name string, own, rows float64) error {
@@ -200,7 +213,7 @@ func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]worklo
 // resampled is a block bootstrap: pieces of about a second, drawn with replacement, keep the bursts within models and across them. Every seed
 // first draws a recording of the same length, and its trials from that: the spread over seeds then has in it that another recording
 // would have been another, which counts for much where it is short.
-func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workload.Stream {
+func (w *world) resampled(s *policy.Snapshot, faster float64, trial time.Duration, seed uint64) workload.Stream {
 	t := w.in.Traffic
 	index := map[string]int32{}
 	for i, m := range s.GetModels() {
