@@ -124,6 +124,9 @@ func (b *bench) mixLoads() int { return min(cmp.Or(b.loads, mixLoads), mixLoads)
 // it was at. A load that fails is begun once more, since what it adds to the report it adds at its end.
 func (b *bench) eachMix(ctx context.Context, r *figure.Report, do func(mix) error) error {
 	n := b.mixLoads()
+	if n < 1 {
+		return fmt.Errorf("--loads %d: at least one", b.loads)
+	}
 	if b.quick {
 		n = 1
 	}

@@ -93,7 +93,7 @@ func TestAServerOverSeveralGPUs(t *testing.T) {
 	require.Zero(t, one.Needed)
 	require.Nil(t, one.Present)
 	require.Contains(t, strings.Join(one.Text, "\n"), "on your 4 GPUs with at most 1% bad")
-	require.Contains(t, strings.Join(one.Text, "\n"), "With a server of its own for each of your 4 GPUs (driver process), Conch would hold")
+	require.Contains(t, strings.Join(one.Text, "\n"), "With a server of its own for each of 4 GPUs (driver process), Conch would hold")
 	require.Contains(t, strings.Join(one.Text, "\n"), "Not known: which models have instances on which GPUs of a server over several")
 }
 
@@ -198,7 +198,9 @@ func TestThePageOfAnAdvice(t *testing.T) {
 		{advise.Advice{Enough: true, Triton: found(100), Conch: found(101), Gain: advise.Gain{Ratio: 1.01, Low: .9, High: 1.1}}, "which is no certain gain.", "no certain gain"},
 		{advise.Advice{Enough: true, Triton: found(100), Conch: found(50), Gain: advise.Gain{Ratio: .5, Low: .4, High: .6}}, "which is less.", "a loss"},
 		{advise.Advice{Enough: true, Triton: found(0), Conch: found(50)}, "Triton holds the SLOs at no rate at all", "nothing to compare with"},
-		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: found(50)}, "differs too much between 2 seeds for a ratio: Triton 1.0 to 9.0 requests per second", "not steady"},
+		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: &sim.Found{Rate: 7, Low: 2, High: 20}}, "gain nothing certain: 2 to 20 requests per second where Triton holds 1 to 9; the repetitions differ too much", "not steady"},
+		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: found(50)}, "hold more than Triton: 50 to 50", "a gain"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(0)}, "Do not put it in control", "a loss"},
 		{advise.Advice{Missing: []string{"m: 3 requests."}}, "m: 3 requests.", "not known"},
 		{advise.Advice{Possible: []advise.Possible{{Gain: 1.1}, {Gain: 3}}}, "1.10 to 3.00 times", "a range"},
 	} {

@@ -46,6 +46,9 @@ func (a *Advice) Page(in Input) *report.Page {
 		report.Fact{Name: "Conch", Text: "its defaults: discipline adaptive, the present placement"},
 		report.Fact{Name: "Repetitions", Text: fmt.Sprintf("%d seeds; rates are searched within %.0f%%", len(in.Seeds), 100*tolerance)})
 	p.Verdict = a.verdict()
+	if a.Own != nil {
+		p.Verdict.Text += " " + a.Own.sentence(a.GPUs, len(in.Seeds))
+	}
 	if len(a.Sides) > 0 {
 		p.Tables = append(p.Tables, report.ModelTable(a.Sides))
 	}
@@ -61,7 +64,7 @@ func (a *Advice) Page(in Input) *report.Page {
 		p.Tables = append(p.Tables, t)
 	}
 	for _, line := range a.Text {
-		inVerdict := a.Enough && strings.Contains(line, "Conch would") && (a.Own == nil || line != a.Own.sentence(a.GPUs, len(in.Seeds)))
+		inVerdict := a.Enough && strings.Contains(line, "Conch would")
 		if !inVerdict && !strings.HasPrefix(line, "Not known: ") {
 			p.Notes = append(p.Notes, line)
 		}
@@ -81,8 +84,14 @@ func (a *Advice) verdict() report.Verdict {
 	case !a.Enough:
 		return report.Verdict{Text: "There is too little to say what Conch would gain: " + strings.Join(a.Missing, " "), Label: "not known", Judgement: report.Unsure}
 	case a.Ratio == 0 && a.Triton.Low > 0:
-		return report.Verdict{Text: fmt.Sprintf("What a side holds differs too much between %d seeds for a ratio: Triton %s to %s requests per second, Conch %s to %s.",
-			len(a.Conch.All), report.Rate(a.Triton.Low), report.Rate(a.Triton.High), report.Rate(a.Conch.Low), report.Rate(a.Conch.High)), Label: "not steady", Judgement: report.Unsure}
+		v := report.Verdict{Text: a.unsteady(), Label: "not steady", Judgement: report.Unsure}
+		switch {
+		case a.Conch.High < a.Triton.Low:
+			v.Label, v.Judgement = "a loss", report.Bad
+		case a.Conch.Low > a.Triton.High:
+			v.Label, v.Judgement = "a gain", report.Good
+		}
+		return v
 	case a.Ratio == 0:
 		return report.Verdict{Text: fmt.Sprintf("Triton holds the SLOs at no rate at all in the simulator, and Conch holds %s requests per second (%s to %s over %d seeds).",
 			report.Rate(a.Conch.Rate), report.Rate(a.Conch.Low), report.Rate(a.Conch.High), len(a.Conch.All)), Label: "nothing to compare with", Judgement: report.Unsure}

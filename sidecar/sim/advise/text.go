@@ -22,8 +22,7 @@ func (a *Advice) write(seeds int, live bool) {
 			a.Rate, a.Triton.Rate, gpus(a.GPUs), a.Conch.Rate))
 		switch {
 		case a.Ratio == 0:
-			a.Text = append(a.Text, fmt.Sprintf("A ratio would say nothing: what Triton holds differs too much between the seeds, %.0f to %.0f; Conch would hold %.0f to %.0f. Single bursts decide, so look for longer (--for), and check the SLOs (`tritonctl model ls`).",
-				a.Triton.Low, a.Triton.High, a.Conch.Low, a.Conch.High))
+			a.Text = append(a.Text, a.unsteady())
 		case a.Low > 1:
 			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2fx the traffic at the same SLO (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
 		case a.High < 1:
@@ -50,9 +49,21 @@ func (a *Advice) write(seeds int, live bool) {
 	}
 }
 
+// unsteady says what can be said where there is no ratio, though Triton holds something.
+func (a *Advice) unsteady() string {
+	ranges := fmt.Sprintf("%.0f to %.0f requests per second where Triton holds %.0f to %.0f; the repetitions differ too much for a ratio.", a.Conch.Low, a.Conch.High, a.Triton.Low, a.Triton.High)
+	switch {
+	case a.Conch.High < a.Triton.Low:
+		return "Conch would hold less than Triton: " + ranges + " Do not put it in control of these models."
+	case a.Conch.Low > a.Triton.High:
+		return "Conch would hold more than Triton: " + ranges
+	}
+	return "Conch would gain nothing certain: " + ranges + " Single bursts decide: look at more traffic, and check the SLOs (`tritonctl model ls`)."
+}
+
 // sentence says what Conch would hold with servers of its own.
 func (o *Own) sentence(n, seeds int) string {
-	text := fmt.Sprintf("With a server of its own for each of your %s (driver process), Conch would hold %.0f requests per second", gpus(n), o.Conch.Rate)
+	text := fmt.Sprintf("With a server of its own for each of %s (driver process), Conch would hold %.0f requests per second", gpus(n), o.Conch.Rate)
 	if o.Ratio == 0 {
 		return fmt.Sprintf("%s (%.0f to %.0f over %d seeds).", text, o.Conch.Low, o.Conch.High, seeds)
 	}

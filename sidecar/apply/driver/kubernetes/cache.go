@@ -142,11 +142,11 @@ func informer[L runtime.Object](client Client, kind listing[L], example runtime.
 // leads after an outage would not know the Pods for as long.
 const askAgain = 2 * time.Second
 
-// answered asks until the API server has answered, or ctx ends.
+// answered asks until the API server has answered, whatever it says, or ctx ends.
 func answered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	for pause := askAgain / 8; ; pause = min(2*pause, askAgain) {
 		answer, err := ask()
-		if !Passing(err) {
+		if !unanswered(err) {
 			return answer, err
 		}
 		select {

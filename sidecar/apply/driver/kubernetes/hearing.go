@@ -30,6 +30,8 @@ type hearing struct {
 	ready  map[string]bool
 	lost   map[string]time.Time
 	outage time.Time
+	// counted are the nodes that counted as not ready at the last look: an outage does not bring them back.
+	counted map[string]bool
 }
 
 // excused are the nodes, of those with GPUs, that are not ready and for which that counts for nothing yet. Silent is when the API server did not answer the last time.
@@ -51,15 +53,20 @@ func (h *hearing) excused(nodes []*core.Node, now, silent time.Time) map[string]
 	if len(h.ready) == 0 && len(nodes) > 0 {
 		h.outage = now
 	}
-	all := map[string]bool{}
+	all, counted := map[string]bool{}, map[string]bool{}
 	for _, n := range nodes {
 		since, was := h.lost[n.Name]
 		lately := was && now.Sub(since) < brief
 		returns := !h.outage.IsZero() && now.Sub(h.outage) < returning
-		if !h.ready[n.Name] && (lately || returns) {
+		switch {
+		case h.ready[n.Name]:
+		case !h.counted[n.Name] && (lately || returns):
 			all[n.Name] = true
+		default:
+			counted[n.Name] = true
 		}
 	}
+	h.counted = counted
 	return all
 }
 
@@ -72,7 +79,7 @@ type noted[L runtime.Object] struct {
 // List implements listing.
 func (n noted[L]) List(ctx context.Context, o meta.ListOptions) (L, error) {
 	all, err := n.listing.List(ctx, o)
-	if Passing(err) {
+	if unanswered(err) {
 		n.silent()
 	}
 	return all, err
@@ -81,7 +88,7 @@ func (n noted[L]) List(ctx context.Context, o meta.ListOptions) (L, error) {
 // Watch implements listing.
 func (n noted[L]) Watch(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error) {
 	w, err := n.listing.Watch(ctx, o)
-	if Passing(err) {
+	if unanswered(err) {
 		n.silent()
 	}
 	return w, err

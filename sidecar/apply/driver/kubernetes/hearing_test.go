@@ -29,7 +29,8 @@ func TestNodesThatAreNotHeardOf(t *testing.T) {
 		"one does not come back":                             {{0, "123", "123"}, {time.Second, "", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "123"}, {time.Minute, "12", "12"}},
 		"one comes back and is lost again":                   {{0, "123", "123"}, {time.Second, "", "123"}, {time.Second, "123", "123"}, {time.Second, "12", "123"}, {5 * time.Second, "12", "123"}, {2 * time.Minute, "12", "12"}},
 		"an outage, after which one is not heard of in time": {{0, "123", "123"}, {time.Hour, "123 silent", "123"}, {10 * time.Second, "12", "123"}, {100 * time.Second, "12", "123"}, {9 * time.Second, "123", "123"}, {time.Hour, "12", "123"}, {5 * time.Second, "12", "12"}},
-		"one was lost, and then there are none":              {{0, "123", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "12"}, {time.Second, "", "123"}, {time.Second, "12", "123"}, {time.Hour, "12", "12"}},
+		"one was lost, and then there are none":              {{0, "123", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "12"}, {time.Second, "", "12"}, {time.Second, "12", "12"}, {time.Hour, "12", "12"}},
+		"one was lost, and then there is an outage":          {{0, "123", "123"}, {time.Second, "12", "123"}, {time.Minute, "12", "12"}, {time.Hour, "12 silent", "12"}, {time.Second, "1", "12"}, {time.Minute, "123", "123"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var h hearing

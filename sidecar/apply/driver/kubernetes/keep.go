@@ -50,7 +50,7 @@ func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
 	w := d.cache.world()
 	excused := d.hearing.excused(d.b.withGPUs(w), time.Now(), d.cache.silentAt())
 	if len(excused) > 0 {
-		d.cache.stirred.Store(true) // which ends by itself
+		d.cache.stirred.Store(true) // the next look may find otherwise, though nothing comes in
 	}
 	return d.b.read(w, excused)
 }

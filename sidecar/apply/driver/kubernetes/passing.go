@@ -13,13 +13,19 @@ import (
 
 // Passing reports that an error may be gone when the same is asked again: the API server does not answer, or not yet, or the lease is not held at the moment.
 func Passing(err error) bool {
-	unanswered := (*url.Error)(nil)
 	for _, is := range []func(error) bool{
-		apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsTooManyRequests, apierrors.IsInternalError, apierrors.IsServiceUnavailable,
+		apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsTooManyRequests, unanswered,
 	} {
 		if is(err) {
 			return true
 		}
 	}
-	return errors.Is(err, ErrNotLeading) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &unanswered)
+	return errors.Is(err, ErrNotLeading) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// unanswered reports that nobody answered who knows the cluster's objects. An API server that is overloaded, or behind, has answered: client-go asks it again, later and
+// otherwise.
+func unanswered(err error) bool {
+	nobody := (*url.Error)(nil)
+	return apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err) || errors.As(err, &nobody)
 }
