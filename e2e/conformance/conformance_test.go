@@ -64,9 +64,19 @@ func setting(t *testing.T, name string) string {
 // server is a server without Conch: it has no differences.
 func server(path func(*testing.T) string) start {
 	return func(t *testing.T, repository string) conformance.Target {
-		s := serve(t, path(t), repository)
-		return conformance.Target{GRPC: s.GRPC, HTTP: s.HTTP, Metrics: s.Metrics}
+		return straight(t, serve(t, path(t), repository), func() *rig.Server { return serve(t, path(t), repository) })
 	}
+}
+
+// straight is a server as a target, and another one should it end.
+func straight(t *testing.T, s *rig.Server, another func() *rig.Server) conformance.Target {
+	return conformance.Target{GRPC: s.GRPC, HTTP: s.HTTP, Metrics: s.Metrics, Again: func() (conformance.Target, bool) {
+		if !s.Ended() {
+			return conformance.Target{}, false
+		}
+		t.Logf("the server has ended; the end of its log:\n%s", s.LogTail())
+		return straight(t, another(), another), true
+	}}
 }
 
 // serve starts a server that has loaded nothing.
@@ -160,6 +170,7 @@ func TestTargets(t *testing.T) {
 				target.Name, target.Gates = name, conformance.Gates(repository)
 				target.Differences = conformance.DifferencesOf(name)
 				t.Logf("started in %v", time.Since(began).Round(time.Millisecond))
+				runs := versionOf(t, target.GRPC)
 				verdicts := conformance.Run(t, target)
 				mu.Lock()
 				defer mu.Unlock()
@@ -167,7 +178,7 @@ func TestTargets(t *testing.T) {
 					ran[name] = verdicts
 				}
 				if name == "tritonserver" {
-					version = versionOf(t, target.GRPC)
+					version = runs
 				}
 			})
 		}

@@ -6,6 +6,7 @@ package conformance
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -30,40 +31,85 @@ const (
 // atOnce is how many cases that share a target run at the same time.
 const atOnce = 8
 
+// crashesAllowed is how many ends of a target's server the suite goes on after: a tritonserver crashes now and then while it unloads a model.
+const crashesAllowed = 2
+
 // Run loads the suite's models on the target unless they are, runs every case, reports each as a subtest, and returns the verdicts by case.
+// Cases that failed as the target's server ended run again on another server.
 func Run(t *testing.T, target Target) map[string]Verdict {
-	client, err := triton.Dial(target.GRPC)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, client.Close()) }()
-	if target.Load == nil {
-		target.Load = client.Load
-	}
-	if target.Unload == nil {
-		target.Unload = client.Unload
-	}
-	if !target.Loaded {
-		loadAll(t, target)
-	}
-	// A connection per call: a real server sends a body after HEAD, which spoils the connection for the next call.
-	caller := &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, Timeout: callTimeout}
-	run := func(c Case) *attempt {
-		a := newAttempt(t)
-		a.run(func() { c.Run(&Env{TB: a, Target: target, Client: client, http: caller}) })
-		return a
-	}
+	r := &runner{t: t}
+	defer r.close()
+	r.use(target)
 	verdicts := map[string]Verdict{}
 	report := func(c Case, a *attempt) {
 		verdicts[c.Name] = Fail // unless judged otherwise: a test that fails ends without returning
 		t.Run(c.Name, func(t *testing.T) { verdicts[c.Name] = judge(t, a, find(target.Differences, c.Name)) })
 	}
 	shared := sharedCases()
-	for i, a := range together(shared, run) {
+	for i, a := range r.run(shared, atOnce) {
 		report(shared[i], a)
 	}
 	for _, c := range aloneCases() {
-		report(c, run(c))
+		report(c, r.run([]Case{c}, 1)[0])
 	}
 	return verdicts
+}
+
+// runner runs cases on a target.
+type runner struct {
+	t       *testing.T
+	target  Target
+	client  *triton.Client
+	caller  *http.Client
+	crashes int
+}
+
+// use connects to a target and loads the suite's models.
+func (r *runner) use(target Target) {
+	r.close()
+	client, err := triton.Dial(target.GRPC)
+	require.NoError(r.t, err)
+	if target.Load == nil {
+		target.Load = client.Load
+	}
+	if target.Unload == nil {
+		target.Unload = client.Unload
+	}
+	// A connection per call: a real server sends a body after HEAD, which spoils the connection for the next call.
+	r.target, r.client, r.caller = target, client, &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, Timeout: callTimeout}
+	if !target.Loaded {
+		loadAll(r.t, target)
+	}
+}
+
+func (r *runner) close() {
+	if r.client != nil {
+		require.NoError(r.t, r.client.Close())
+		r.client = nil
+	}
+}
+
+// run runs cases, atOnce of them at the same time, and returns the outcome of each.
+func (r *runner) run(cases []Case, atOnce int) []*attempt {
+	for {
+		attempts := together(cases, atOnce, func(c Case) *attempt {
+			a := newAttempt(r.t)
+			a.run(func() { c.Run(&Env{TB: a, Target: r.target, Client: r.client, http: r.caller}) })
+			return a
+		})
+		failed := slices.IndexFunc(attempts, func(a *attempt) bool { return a.failed })
+		if failed < 0 || r.target.Again == nil || r.crashes == crashesAllowed {
+			return attempts
+		}
+		another, ended := r.target.Again()
+		if !ended {
+			return attempts
+		}
+		another.Name, another.Gates, another.Differences = r.target.Name, r.target.Gates, r.target.Differences
+		r.crashes++
+		r.t.Logf("the server itself ended in %q, which runs again on another:\n%s", cases[failed].Name, attempts[failed].output.String())
+		r.use(another)
+	}
 }
 
 // loadsAtOnce bounds the python processes that a real server starts at the same time: it crashes on one that does not come up in time.
@@ -91,8 +137,8 @@ func loadAll(t *testing.T, target Target) {
 	}
 }
 
-// together runs cases at the same time, atOnce of them, and returns the outcome of each.
-func together(cases []Case, run func(Case) *attempt) []*attempt {
+// together runs cases, atOnce of them at the same time.
+func together(cases []Case, atOnce int, run func(Case) *attempt) []*attempt {
 	attempts := make([]*attempt, len(cases))
 	places := make(chan struct{}, atOnce)
 	var all sync.WaitGroup

@@ -40,6 +40,9 @@ type Target struct {
 	Loaded bool
 	// Load and Unload change what is loaded; by the repository API unless given.
 	Load, Unload func(ctx context.Context, model string) error
+	// Again says whether the target's server has ended by itself, and if so starts another on the same repository and returns its addresses.
+	// Nil for Conch, which starts its servers again itself.
+	Again func() (another Target, ended bool)
 	// Differences are the cases in which the target may or must answer otherwise. Empty for a target that must answer as Triton in every case.
 	Differences []Difference
 }

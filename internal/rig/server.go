@@ -111,7 +111,11 @@ func (s *Server) startReal(ctx context.Context, o ServerOptions) error {
 func (s *Server) Pid() int { return s.child.cmd.Process.Pid }
 
 // Ended says whether a tritonserver's process has ended. It waits a second for it: a caller sees the connection close a moment before.
+// A minitriton is no process of its own.
 func (s *Server) Ended() bool {
+	if s.child == nil {
+		return false
+	}
 	select {
 	case <-s.child.done:
 		return true
