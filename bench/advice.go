@@ -20,10 +20,10 @@ import (
 	"github.com/conch-serving/conch/internal/rig"
 )
 
-// advise asks `tritonctl advise` what Conch would gain on each of the ten loads, before anything of them is measured.
-func (b *bench) advise(ctx context.Context, r *figure.Report) error {
+// advise asks `tritonctl advise` what Conch would gain on each of some of the ten loads, before anything of them is measured.
+func (b *bench) advise(ctx context.Context, set mixSet, r *figure.Report) error {
 	r.Emulated = emulatedMix
-	return b.eachMix(ctx, r, func(m mix) error {
+	return b.eachMix(ctx, set, r, func(m mix) error {
 		var a advice
 		err := b.before(ctx, m, func(server *rig.Tritons) (err error) {
 			a, err = b.adviceOf(ctx, m, server)

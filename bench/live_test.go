@@ -4,6 +4,7 @@
 package main
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -54,10 +55,30 @@ func TestEveryRowHasAFigure(t *testing.T) {
 	}
 }
 
+// TestPublishedMixesWereAskedAboutFirst: what is published of a load was measured after the answer of advise that is published beside it.
+func TestPublishedMixesWereAskedAboutFirst(t *testing.T) {
+	reports, err := figure.Read(filepath.Join("..", "results"))
+	require.NoError(t, err)
+	when := map[string]*figure.Report{}
+	for _, r := range reports {
+		when[r.File] = r
+	}
+	for i, set := range mixSets {
+		require.Equal(t, i > 0, set.from > 0 && set.from == mixSets[max(0, i-1)].to)
+		said, measured := when[set.name("advise")], when[set.name("mix")]
+		if measured == nil {
+			continue
+		}
+		require.NotNil(t, said)
+		require.Equal(t, said.When.UTC().Format(time.RFC3339), measured.Versions["advice"], set.name("mix"))
+		require.True(t, said.When.Before(measured.When))
+	}
+}
+
 // TestMixesAreOfDifferentModels: ten loads of eight models each, different from each other, with times that four GPUs need for some 120 requests a second.
 func TestMixesAreOfDifferentModels(t *testing.T) {
 	seen := map[string]bool{}
-	for number := range mixLoads {
+	for number := range mixSets[len(mixSets)-1].to {
 		m, err := drawMix(number)
 		require.NoError(t, err)
 		require.Len(t, m.names, mixModels)

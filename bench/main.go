@@ -33,7 +33,7 @@ func main() {
 type bench struct {
 	bin, results, server, only, proxies, abacus string
 	seed                                        uint64
-	rounds, loads                               int
+	rounds                                      int
 	quick                                       bool
 	stretch                                     float64
 	out, progress                               io.Writer
@@ -56,8 +56,6 @@ func command(out, progress io.Writer) *cobra.Command {
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
 	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), 8on4.triton (live-8on4), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
-	flags.IntVar(&b.loads, "loads", mixLoads, "how many of the ten loads advise and mix take, from the first on")
-
 	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")
 	flags.BoolVar(&b.quick, "quick", false, "measure for a part of the time: to see that it works, not to cite (live-*: half, without confirmation; reproduce, ablation, compare: a twentieth); the results file stays as it is")
 
@@ -85,9 +83,10 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("live-1on4", "Goodput over Triton's own best scheduling: one model on four emulated GPUs, real tritonservers; --only 1on4.ROW", b.oneOnFour)
 	measure("live-8on4", "Goodput over Triton's own best scheduling: eight models on four emulated GPUs, real tritonservers; --only 8on4.ROW", b.eightOnFour)
 	measure("live-overlap", "Eight models on four emulated GPUs where a part of each execution runs beside others, as on a real GPU", b.overlaps)
-	measure("advise", "What tritonctl advise says of ten loads, before mix measures them; --only mixN", b.advise)
-	measure("mix", "Goodput on ten loads of eight models of the zoo each, of one real tritonserver for four emulated GPUs and of Conch attached to it; --only mixN", b.mixes)
-
+	for _, set := range mixSets {
+		measure(set.name("advise"), "What tritonctl advise says of "+set.is+", before "+set.name("mix")+" measures them; --only mixN", func(ctx context.Context, r *figure.Report) error { return b.advise(ctx, set, r) })
+		measure(set.name("mix"), "Goodput on "+set.is+": of real tritonservers with four emulated GPUs, of Conch attached to one and with its own; --only mixN", func(ctx context.Context, r *figure.Report) error { return b.mixes(ctx, set, r) })
+	}
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 
 	measure("estimator", "How far off estimates are on what their fit never saw, and how long one takes; --only neusight, shares, uses, zoo, model_ms or cpu", b.estimator)
@@ -181,7 +180,7 @@ func target(use string) string {
 		return "make " + use
 	case "reproduce-abacus":
 		return "make reproduce ABACUS=DIR"
-	case "advise", "mix":
+	case "advise", "mix", "advise-unseen", "mix-unseen":
 		return "make bench BENCH=live"
 	}
 	return "make bench BENCH=" + use

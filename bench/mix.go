@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +23,8 @@ import (
 const (
 	// mixSeed drew the ten loads, once, from /dev/urandom.
 	mixSeed = 946436129
-	// mixLoads is how many there are, mixModels and mixGPUs of what each has.
-	mixLoads, mixModels, mixGPUs = 10, 8, 4
+	// mixModels and mixGPUs are what each has.
+	mixModels, mixGPUs = 8, 4
 	// mixElements is a row: 600 KB.
 	mixElements = 150_000
 	// mixRate is about what the GPUs of a load can do in batches of eight, in req/s: times are stretched for that, so that two cores carry the bytes.
@@ -44,9 +43,22 @@ const (
 	adviceLook, adviceWithin, adviceShare = 2 * time.Minute, 100 * time.Second, .2
 	// adviceLimit is how long an answer may take; one that takes longer is none.
 	adviceLimit = adviceLook + 30*time.Second
-	// adviceFile is the results file with what advise said.
-	adviceFile = "advise"
 )
+
+// mixSet is some of the ten loads.
+type mixSet struct {
+	suffix, is string
+	from, to   int // the first, and the one behind the last
+}
+
+// mixSets are the loads that were looked at while advise and the measurement were mended, and those that nobody had seen then.
+var mixSets = []mixSet{{"", "four of ten loads of eight models of the zoo each", 0, 4}, {"-unseen", "the six of the ten loads that no rule has seen", 4, 10}}
+
+// name is that of a command and its results file.
+func (s mixSet) name(command string) string { return command + s.suffix }
+
+// figures is what the names of the set's own figures begin with.
+func (s mixSet) figures() string { return strings.ReplaceAll(s.name("mix"), "-", ".") + "." }
 
 // mix is a load as users have it: different models of the zoo, some asked for much and some little, in bursts.
 type mix struct {
@@ -117,20 +129,10 @@ func (b *bench) mixContest(m mix) *rig.Contest {
 	}
 }
 
-// mixLoads is how many of the loads are taken.
-func (b *bench) mixLoads() int { return min(cmp.Or(b.loads, mixLoads), mixLoads) }
-
 // eachMix does something for each load that --only lets through, and keeps what the report has by then: a run that is stopped has lost nothing but the load that
 // it was at. A load that fails is begun once more, since what it adds to the report it adds at its end.
-func (b *bench) eachMix(ctx context.Context, r *figure.Report, do func(mix) error) error {
-	n := b.mixLoads()
-	if n < 1 {
-		return fmt.Errorf("--loads %d: at least one", b.loads)
-	}
-	if b.quick {
-		n = 1
-	}
-	for number := range n {
+func (b *bench) eachMix(ctx context.Context, set mixSet, r *figure.Report, do func(mix) error) error {
+	for number := set.from; number < set.to && (number == set.from || !b.quick); number++ {
 		m, err := drawMix(number)
 		if err != nil {
 			return err
@@ -179,57 +181,107 @@ const emulatedMix = "GPUs: an execution sleeps for the published times of models
 // mixSides are the ways to have Conch: in front of the server, as it is, and with a server of its own for each GPU. The name is in figures.
 var mixSides = []struct{ name, is string }{{"attached", "Conch in front of the server"}, {"own", "Conch with a server for each GPU"}}
 
-// mixes measures the ten loads that advise was asked about: what the server holds alone, with Conch in front of it (driver attach, mode control), and what Conch
-// holds that starts a server for each GPU (driver process).
-func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
-	r.Emulated = emulatedMix
+// asked is what advise said of a set of loads, before they are measured; an error says of which that are to be measured it was not asked.
+func (b *bench) asked(set mixSet, r *figure.Report) (byName, error) {
 	said := byName{}
 	reports, err := figure.Read(b.results)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, report := range reports {
-		if report.File == adviceFile {
+		if report.File == set.name("advise") {
 			said = byNameOf([]*figure.Report{report})
 			r.Versions["advice"] = report.When.UTC().Format(time.RFC3339)
 		}
 	}
-	for number := range b.mixLoads() {
+	for number := set.from; number < set.to && !b.quick; number++ {
 		name := fmt.Sprintf("mix%d", number)
-		if _, asked := said["advise."+name+".answered"]; !asked && !b.quick && strings.Contains("mix."+name, b.only) {
-			return fmt.Errorf("%s has nothing about %s: ask first, with conch-bench advise, and measure then; `make bench BENCH=live` does both", filepath.Join(b.results, adviceFile+".json"), name)
+		if _, asked := said["advise."+name+".answered"]; !asked && strings.Contains("mix."+name, b.only) {
+			return nil, fmt.Errorf("%s has nothing about %s: ask first, with conch-bench %s, and measure then; `make bench BENCH=live` does both", filepath.Join(b.results, set.name("advise")+".json"), name, set.name("advise"))
 		}
 	}
-	ratios := map[string][]float64{}
-	hits, answered := map[string]int{}, map[string]int{}
-	return b.eachMix(ctx, r, func(m mix) error {
-		c, name := b.mixContest(m), "mix."+m.name+"."
-		var alone rig.Standing
-		with := map[string]rig.Standing{}
-		err := b.before(ctx, m, func(server *rig.Tritons) (err error) {
-			if alone, err = c.HighestOf(ctx, rig.TritonSetup{Node: rig.NodeBound}, server, adviceRate); err != nil {
-				return err
-			}
-			setup := rig.ConchSetup{Attach: mixGPUs}
-			conch, err := setup.StartBefore(ctx, c, server)
-			if err != nil {
-				return err
-			}
-			with["attached"], err = c.HighestOf(ctx, setup, conch, alone.Rate)
-			return errors.Join(err, conch.Close())
-		})
+	return said, nil
+}
+
+// mixHeld is what each system holds of a load, in req/s.
+type mixHeld struct {
+	alone, each    float64 // one server for all GPUs, and a server for each GPU
+	attached, own  float64
+	late, lateness float64 // of requests and sleeps, as a part of the shortest SLO and in seconds
+}
+
+// of is what Conch holds in one of mixSides.
+func (h mixHeld) of(side string) float64 {
+	if side == "own" {
+		return h.own
+	}
+	return h.attached
+}
+
+// measureMix searches what each system holds of a load. One that holds no rate at all counts with the lowest that was tried, which is more.
+func (b *bench) measureMix(ctx context.Context, m mix) (h mixHeld, err error) {
+	c := b.mixContest(m)
+	start := float64(adviceRate)
+	held := func(s rig.Standing, err error) (float64, error) {
+		switch {
+		case errors.Is(err, rig.ErrHoldsNothing):
+			b.say(fmt.Sprintf("%s: %v; it counts with that", m.name, err))
+			return start / 100, nil
+		case err != nil:
+			return 0, err
+		}
+		return s.Held(), nil
+	}
+	err = b.before(ctx, m, func(server *rig.Tritons) (err error) {
+		if h.alone, err = held(c.HighestOf(ctx, rig.TritonSetup{Node: rig.NodeBound}, server, start)); err != nil {
+			return err
+		}
+		start = h.alone
+		setup := rig.ConchSetup{Attach: mixGPUs}
+		conch, err := setup.StartBefore(ctx, c, server)
 		if err != nil {
 			return err
 		}
-		if with["own"], err = c.Highest(ctx, []rig.Setup{rig.ConchSetup{}}, alone.Rate); err != nil {
+		h.attached, err = held(c.HighestOf(ctx, setup, conch, start))
+		return errors.Join(err, conch.Close())
+	})
+	if err != nil {
+		return h, err
+	}
+	if h.each, err = held(c.Highest(ctx, []rig.Setup{rig.TritonSetup{}}, start)); err != nil {
+		return h, err
+	}
+	if h.own, err = held(c.Highest(ctx, []rig.Setup{rig.ConchSetup{}}, start)); err != nil {
+		return h, err
+	}
+	late, ofSLO := c.Lateness()
+	h.lateness, h.late = late.Seconds(), ofSLO
+	return h, nil
+}
+
+// mixes measures loads that advise was asked about: what one server holds alone, with Conch in front of it (driver attach, mode control), what a server for each GPU
+// holds, and what Conch holds that starts a server for each (driver process).
+func (b *bench) mixes(ctx context.Context, set mixSet, r *figure.Report) error {
+	r.Emulated = emulatedMix
+	said, err := b.asked(set, r)
+	if err != nil {
+		return err
+	}
+	ratios := map[string][]float64{}
+	hits, answered := map[string]int{}, map[string]int{}
+	return b.eachMix(ctx, set, r, func(m mix) error {
+		h, err := b.measureMix(ctx, m)
+		if err != nil {
 			return err
 		}
-		r.Add(name+"triton.goodput", alone.Held(), "req/s", "at most 1% bad for every model: one server for all GPUs, dynamic batching")
+		name := "mix." + m.name + "."
+		r.Add(name+"triton.goodput", h.alone, "req/s", "at most 1% bad for every model: one server for all GPUs, dynamic batching")
+		r.Add(name+"each.goodput", h.each, "req/s", "a server for each GPU, dynamic batching, to the one with the fewest outstanding requests")
 		for _, of := range mixSides {
-			held, ratio := with[of.name].Held(), with[of.name].Held()/alone.Held()
+			ratio := h.of(of.name) / h.alone
 			ratios[of.name] = append(ratios[of.name], ratio)
-			r.Add(name+of.name+".goodput", held, "req/s", of.is)
-			r.Add(name+of.name+".goodput_ratio", ratio, "ratio", "measured")
+			r.Add(name+of.name+".goodput", h.of(of.name), "req/s", of.is)
+			r.Add(name+of.name+".goodput_ratio", ratio, "ratio", "over one server for all GPUs")
 			low, known := said["advise."+m.name+"."+of.name+".predicted_low"]
 			if high := said["advise."+m.name+"."+of.name+".predicted_high"]; known {
 				answered[of.name]++
@@ -238,14 +290,18 @@ func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
 				}
 			}
 		}
+		best := h.own / max(h.alone, h.each)
+		ratios["best"] = append(ratios["best"], best)
+		r.Add(name+"own.best_ratio", best, "ratio", "Conch with a server for each GPU over the better of the two Tritons")
+		r.Add(name+"lateness", 1000*h.lateness, "ms", fmt.Sprintf("the worst 99th percentile of a trial by which the machine was late: %.1f%% of the shortest SLO", 100*h.late))
 		for _, of := range mixSides { // of the loads so far: a run that is stopped has a summary, too
-			summary := "mix." + of.name + "."
+			summary, n := set.figures()+of.name+".", len(ratios[of.name])
 			r.Figures = slices.DeleteFunc(r.Figures, func(f figure.Figure) bool { return strings.HasPrefix(f.Name, summary) })
-			n := len(ratios[of.name])
-			r.AddMean(summary+"goodput_ratio", ratios[of.name], "ratio", fmt.Sprintf("geometric mean of %d loads, each measured once", n))
+			r.AddMean(summary+"goodput_ratio", ratios[of.name], "ratio", fmt.Sprintf("geometric mean of %d loads, each measured once, over one server for all GPUs", n))
 			r.Add(summary+"answered", float64(answered[of.name]), "loads", fmt.Sprintf("of %d for which advise gave a ratio", n))
 			r.Add(summary+"hits", float64(hits[of.name]), "loads", "where what was measured lies in the answer's range, give or take a tenth")
 		}
+		r.AddMean(set.figures()+"own.best_ratio", ratios["best"], "ratio", fmt.Sprintf("geometric mean of %d loads, over the better of the two Tritons", len(ratios["best"])))
 		return nil
 	})
 }

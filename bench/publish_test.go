@@ -69,7 +69,7 @@ func TestAStoppedRunKeepsTheLoadsThatEnded(t *testing.T) {
 		r := &figure.Report{File: "mix", Command: "make bench BENCH=live"}
 		ctx, stop := context.WithCancel(t.Context())
 		var begun []string
-		err := b.eachMix(ctx, r, func(m mix) error {
+		err := b.eachMix(ctx, mixSets[0], r, func(m mix) error {
 			begun = append(begun, m.name)
 			switch len(begun) {
 			case 2:

@@ -18,12 +18,12 @@ func overlapTable(f byName) string {
 // mixesTable has, for each mix, what `tritonctl advise` said before it was measured, and what was measured then.
 func mixesTable(f byName) string {
 	var rows [][]string
-	for number := range mixLoads {
+	for number := range mixSets[len(mixSets)-1].to {
 		said, name := fmt.Sprintf("advise.mix%d.", number), fmt.Sprintf("mix.mix%d.", number)
 		if _, measured := f[name+"triton.goodput"]; !measured {
 			continue
 		}
-		row := []string{fmt.Sprintf("mix%d", number), f.cell(name+"triton.goodput", 0)}
+		row := []string{fmt.Sprintf("mix%d", number), f.cell(name+"triton.goodput", 0), f.cell(name+"each.goodput", 0)}
 		for _, of := range mixSides {
 			answer := "no answer"
 			if asked := f[said+"answered"]; asked.Value == 1 {
@@ -36,7 +36,7 @@ func mixesTable(f byName) string {
 		}
 		rows = append(rows, row)
 	}
-	return write([]string{"load", "Triton, req/s", "Conch attached to it, req/s", "over Triton", "advised", "Conch's own servers, req/s", "over Triton", "advised"}, rows)
+	return write([]string{"load", "one Triton for all GPUs, req/s", "a Triton for each, req/s", "Conch attached to the one, req/s", "over the one", "advised", "Conch's own servers, req/s", "over the one", "advised"}, rows)
 }
 
 // hopTable has what a replica that hands on adds to a call.

@@ -182,7 +182,7 @@ func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (b
 		return Standing{}, ended
 	}
 	if best.Trial == nil {
-		return Standing{}, fmt.Errorf("rig: %s does not hold even %.0f req/s", title(setups[0]), start/100)
+		return Standing{}, holdsNothing(setups[0], start)
 	}
 	return best, nil
 }
@@ -217,9 +217,16 @@ func (c *Contest) HighestOf(ctx context.Context, setup Setup, s System, start fl
 	}
 	found, err := c.highest(ctx, title(setup), s, c.search(start))
 	if err == nil && found == nil {
-		err = fmt.Errorf("rig: %s does not hold even %.0f req/s", title(setup), start/100)
+		err = holdsNothing(setup, start)
 	}
 	return Standing{Setup: setup, Trial: found}, err
+}
+
+// ErrHoldsNothing is a search's that began at a hundred times the lowest rate that it tries, and found none that holds.
+var ErrHoldsNothing = errors.New("no rate holds")
+
+func holdsNothing(s Setup, start float64) error {
+	return fmt.Errorf("rig: %s does not hold even %.3g req/s: %w", title(s), start/100, ErrHoldsNothing)
 }
 
 // learnAt is the part of a search's first rate that is offered to learn from: enough for batches of all sizes.

@@ -226,6 +226,7 @@ func TestAContestSaysWhatItCannotJudge(t *testing.T) {
 	c := fakeContest(&progress)
 	_, err := c.Highest(t.Context(), []Setup{&exhausted{}}, 1000)
 	require.ErrorContains(t, err, "Fake, exhausted does not hold even 10 req/s")
+	require.ErrorIs(t, err, ErrHoldsNothing)
 	liar := &exhausted{holds: 1000, wrongFrom: 5}
 	_, err = c.At(t.Context(), []Setup{liar}, 300)
 	require.ErrorIs(t, err, loadgen.ErrWrong, "a fast wrong answer wins no contest")

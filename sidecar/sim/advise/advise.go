@@ -29,17 +29,16 @@ type Executions struct {
 	Mean        time.Duration
 }
 
-// Seen is a model's live traffic, in requests per second, and which part of it was bad.
-type Seen struct{ Rate, BadRate float64 }
-
 // Input is what advice is made from.
 type Input struct {
 	// Snapshot of the live system; it is not changed.
 	Snapshot *policy.Snapshot
 	// Batching by model; a model that is not in it runs its requests alone.
 	Batching map[string]Batching
-	// Seen is how Triton's own batching fares with the present traffic, by model; nil where Conch batches.
-	Seen map[string]Seen
+	// Seen is which part of a model's requests was bad with Triton's own batching, of Traffic or of the present one; nil where that was not seen, as where Conch batches.
+	Seen map[string]float64
+	// SeenFrom is how far into Traffic Seen begins.
+	SeenFrom time.Duration
 	// Grids are l(b) by model, declared or measured; they win over the snapshot's profiles, and hold for the whole of every GPU.
 	Grids map[string]Grid
 	// Counted are executions by model that servers counted while generated batches were sent; they win over the snapshot's profiles, and are as
@@ -149,6 +148,14 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	if err := w.uncover(ctx, w.hidden, w.rate); err != nil {
 		return nil, err
 	}
+	if why, err := w.contradicted(ctx); err != nil {
+		return nil, err
+	} else if why != "" {
+		// Figures that are wrong of what is there are no better of what could be.
+		a.Missing = []string{why}
+		a.Text = []string{"The simulation of your Triton does not agree with what it does, so that nothing can be said of Conch:", why}
+		return a, nil
+	}
 	a.Enough = true
 	w.phases = 2
 	several := a.GPUs != len(policy.NewIndex(w.snapshot).GPUs()) // a server over several GPUs is one whole
@@ -161,13 +168,6 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	}
 	if a.Triton, err = w.goodput(ctx, tritonSide, in.Seeds); err != nil {
 		return nil, err
-	}
-	if why := contradicted(in.Seen, a.Triton); why != "" {
-		// Figures that are wrong of what is there are no better of what could be.
-		a.Enough, a.Triton = false, nil
-		a.Missing = []string{why}
-		a.Text = []string{"The simulation of your Triton does not agree with what it does, so that nothing can be said of Conch:", why}
-		return a, nil
 	}
 	if a.Conch, err = w.goodput(ctx, conchSide, in.Seeds); err != nil {
 		return nil, err
@@ -208,24 +208,6 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	}
 	a.write(len(in.Seeds), in.Traffic == nil)
 	return a, nil
-}
-
-// contradicted says where live traffic refutes what the simulation says that Triton holds; empty where it does not.
-func contradicted(seen map[string]Seen, triton *sim.Found) string {
-	var rate, worst float64
-	for _, m := range seen {
-		rate += m.Rate
-		if m.Rate > 0 {
-			worst = max(worst, m.BadRate)
-		}
-	}
-	switch {
-	case worst <= .01 && triton.High < .75*rate:
-		return fmt.Sprintf("it holds %.0f requests per second with %.1f%% bad at the worst, and %.0f at the most in the simulation. Are profiles, instances on a GPU or GPUs other than conch thinks (tritonctl model get NAME, tritonctl gpu ls)?", rate, 100*worst, triton.High)
-	case worst > .05 && triton.Low > rate/.75:
-		return fmt.Sprintf("%.1f%% of a model's requests are bad at %.0f requests per second in all, of which the simulation holds %.0f at the least. Are there other callers of the servers, or callers that wait for answers before they send more?", 100*worst, rate, triton.Low)
-	}
-	return ""
 }
 
 // tolerance is how exactly rates are searched, relative to them.

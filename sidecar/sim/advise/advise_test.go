@@ -5,6 +5,8 @@ package advise_test
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,21 +123,31 @@ func TestThinDataGiveNoFigure(t *testing.T) {
 	}
 }
 
-// What a team sees every day refutes a simulation that says otherwise, and then there is no figure.
+// What a team sees every day refutes a simulation that says otherwise, and then there is no figure. 8.5 ms alone are 117 requests a second at the most.
 func TestAdviceThatTheLiveTrafficRefutesIsNotGiven(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		seen advise.Seen
+		rate float64
+		bad  map[string]float64
 		want string
 	}{
-		{"more than it could hold", advise.Seen{Rate: 2000, BadRate: .004}, "it holds 2000 requests per second with 0.4% bad"},
-		{"bad although it could hold it", advise.Seen{Rate: 20, BadRate: .3}, "30.0% of a model's requests are bad"},
-		{"as simulated", advise.Seen{Rate: 60, BadRate: 0}, ""},
+		{"good, and far too much in the simulation", 140, map[string]float64{"a": .004}, "0.4% of all requests were bad at 140 requests per second"},
+		{"bad, and little in the simulation", 20, map[string]float64{"a": .3}, "30.0% of all requests were bad at 20 requests per second"},
+		{"as bad as simulated", 140, map[string]float64{"a": .9}, ""},
+		{"as good as simulated", 60, map[string]float64{"a": 0}, ""},
+		{"a model of many", 10, map[string]float64{"a": .2, "b": 0, "c": 0, "d": 0, "e": 0, "f": 0}, "20.0% of the requests for a were bad at 60 requests per second in all"},
+		{"nothing was seen", 140, nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, err := advise.Make(t.Context(), advise.Input{Snapshot: world(1, 60, "a"), Seeds: []uint64{1}, Seen: map[string]advise.Seen{"a": c.seen}})
+			names := slices.Sorted(maps.Keys(c.bad))
+			if len(names) == 0 {
+				names = []string{"a"}
+			}
+			s := world(1, c.rate, names...)
+			s.Statistics = &policy.DispatchStatistics{WindowSeconds: 60}
+			a, err := advise.Make(t.Context(), advise.Input{Snapshot: s, Seeds: []uint64{1, 2}, Seen: c.bad})
 			require.NoError(t, err)
-			require.Equal(t, c.want == "", a.Enough)
+			require.Equal(t, c.want == "", a.Enough, a.Text)
 			require.Equal(t, c.want == "", a.Triton != nil)
 			require.Contains(t, strings.Join(a.Text, "\n"), c.want)
 		})

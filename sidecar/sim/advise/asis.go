@@ -10,19 +10,25 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 	"github.com/conch-serving/conch/sidecar/sim/triton"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
 
 // asIs simulates the Triton servers as they are: one for each partition of the present placement, or with every model on each of so many GPUs
 // where gpus is not 0.
 func (w *world) asIs(ctx context.Context, gpus int, rate float64, seed uint64) (*triton.Result, error) {
 	length := w.length(rate)
+	return w.servers(ctx, gpus, length, length/20, seed, func(s *policy.Snapshot) ([]workload.Stream, error) { return w.streams(s, rate, seed) })
+}
+
+// servers simulates the Triton servers with the given arrivals, of which those after the warm-up count.
+func (w *world) servers(ctx context.Context, gpus int, length, warmup time.Duration, seed uint64, arrivals func(*policy.Snapshot) ([]workload.Stream, error)) (*triton.Result, error) {
 	made, err := w.prepare(gpus, length, seed)
 	if err != nil {
 		return nil, err
 	}
 	s := made.Snapshot
 	x := policy.NewIndex(s)
-	servers := triton.World{Duration: length, Warmup: length / 20, Seed: seed, Jitter: jitter}
+	servers := triton.World{Duration: length, Warmup: warmup, Seed: seed, Jitter: jitter}
 	for _, m := range s.GetModels() {
 		b := w.in.Batching[m.GetName()]
 		model := triton.Model{Name: m.GetName(), SLO: time.Duration(m.GetSloUs()) * time.Microsecond, MaxBatch: int(max(1, m.GetMaxBatchSize())), Dynamic: b.Dynamic, Delay: b.Delay}
@@ -49,7 +55,7 @@ func (w *world) asIs(ctx context.Context, gpus int, rate float64, seed uint64) (
 		}
 		servers.Servers = append(servers.Servers, server)
 	}
-	if servers.Streams, err = w.streams(s, rate, seed); err != nil {
+	if servers.Streams, err = arrivals(s); err != nil {
 		return nil, err
 	}
 	return triton.Run(ctx, servers)

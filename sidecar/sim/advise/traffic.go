@@ -177,6 +177,11 @@ func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]worklo
 	if w.in.Traffic != nil {
 		return []workload.Stream{w.resampled(s, rate/w.rate, w.length(rate), seed)}, nil
 	}
+	return w.generated(s, rate, seed)
+}
+
+// generated are arrivals of the models' burstiness.
+func (w *world) generated(s *policy.Snapshot, rate float64, seed uint64) ([]workload.Stream, error) {
 	var all []workload.Stream
 	generate := func(name string, own, rows float64) error {
 		burstiness := 1.
@@ -214,14 +219,7 @@ func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]worklo
 // first draws a recording of the same length, and its trials from that: the spread over seeds then has in it that another recording
 // would have been another, which counts for much where it is short.
 func (w *world) resampled(s *policy.Snapshot, faster float64, trial time.Duration, seed uint64) workload.Stream {
-	t := w.in.Traffic
-	index := map[string]int32{}
-	for i, m := range s.GetModels() {
-		index[m.GetName()] = int32(i)
-	}
-	for i, p := range s.GetPipelines() {
-		index[p.GetName()] = int32(len(s.GetModels()) + i) //nolint:gosec // few
-	}
+	t, index := w.in.Traffic, indexOf(s)
 	pieces := max(1, min(int(t.Length/time.Second), 1000))
 	length := t.Length / time.Duration(pieces)
 	random := workload.Seed(seed, "pieces", "")
@@ -243,6 +241,31 @@ func (w *world) resampled(s *policy.Snapshot, faster float64, trial time.Duratio
 			arrival.Model = model
 			arrival.At = time.Duration(float64(at+arrival.At-from) / faster)
 			all = append(all, arrival)
+		}
+	}
+	return workload.Slice(all...)
+}
+
+// indexOf is where streams have the models of a snapshot, and its ensembles behind them.
+func indexOf(s *policy.Snapshot) map[string]int32 {
+	index := map[string]int32{}
+	for i, m := range s.GetModels() {
+		index[m.GetName()] = int32(i)
+	}
+	for i, p := range s.GetPipelines() {
+		index[p.GetName()] = int32(len(s.GetModels()) + i) //nolint:gosec // few
+	}
+	return index
+}
+
+// asRecorded is the recording itself.
+func (w *world) asRecorded(s *policy.Snapshot) workload.Stream {
+	var all []workload.Arrival
+	index := indexOf(s)
+	for _, a := range w.in.Traffic.Arrivals {
+		if model, ok := index[w.in.Traffic.Models[a.Model].Name]; ok {
+			a.Model = model
+			all = append(all, a)
 		}
 	}
 	return workload.Slice(all...)

@@ -27,6 +27,9 @@ import (
 	"github.com/conch-serving/conch/tritonctl/reporting"
 )
 
+// window is what conch's statistics of a model cover.
+const window = 5 * time.Second
+
 // Options of the command.
 type Options struct {
 	*factory.Factory
@@ -158,15 +161,12 @@ func seen(ctx context.Context, conch *client.Client, in *advise.Input) error {
 	}
 	// While the servers batch, their own statistics are what conch has observed.
 	observing := version.Mode == "observe"
+	if !observing {
+		in.Seen = nil
+	}
 	in.Shared = observing && version.Driver == "attach"
 	in.Batching = map[string]advise.Batching{}
 	for _, m := range models {
-		if observing {
-			if in.Seen == nil {
-				in.Seen = map[string]advise.Seen{}
-			}
-			in.Seen[m.Name] = advise.Seen{Rate: m.Rate, BadRate: m.BadRate}
-		}
 		if line := m.DeclaredAlphaSeconds + m.DeclaredBetaSeconds; in.Shared && line > 0 && in.Grids[m.Name] == nil {
 			last := max(2, m.MaxBatchSize)
 			in.Grids[m.Name] = advise.Grid{1: seconds(line), last: seconds(m.DeclaredBetaSeconds + float64(last)*m.DeclaredAlphaSeconds)}
@@ -200,17 +200,53 @@ func (o *Options) look(ctx context.Context, conch *client.Client, args []string,
 		o.Begin("%s", what).Lasts(length)
 	}
 	both, ctx := errgroup.WithContext(ctx)
+	begin, recorded := time.Now(), make(chan struct{})
 	both.Go(func() (err error) {
+		defer close(recorded)
 		in.Traffic, err = o.traffic(ctx, conch, args)
 		return err
 	})
-	if o.measure {
-		both.Go(func() (err error) {
-			notes, err = o.timed(ctx, conch, in)
-			return err
-		})
-	}
+	both.Go(func() (err error) {
+		if o.measure {
+			if notes, err = o.timed(ctx, conch, in); err != nil {
+				return err
+			}
+		}
+		if len(args) > 0 { // what is seen now is no recording's
+			return nil
+		}
+		in.SeenFrom = time.Since(begin)
+		in.Seen, err = fare(ctx, conch, recorded)
+		return err
+	})
 	return notes, both.Wait()
+}
+
+// fare is which part of each model's requests is bad until the recording has ended, from window to window of conch's statistics; empty where that is no whole window.
+// Generated batches are not to be under way: requests wait for them.
+func fare(ctx context.Context, conch *client.Client, recorded <-chan struct{}) (map[string]float64, error) {
+	type sum struct{ rate, bad float64 }
+	sums := map[string]sum{}
+	for {
+		select {
+		case <-recorded:
+			seen := map[string]float64{}
+			for name, s := range sums {
+				if s.rate > 0 {
+					seen[name] = s.bad / s.rate
+				}
+			}
+			return seen, nil
+		case <-time.After(window):
+		}
+		models, err := conch.Models(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range models {
+			sums[m.Name] = sum{sums[m.Name].rate + m.Rate, sums[m.Name].bad + m.Rate*m.BadRate}
+		}
+	}
 }
 
 // traffic is a recording, or what arrives from now on; nil means the present rates.
