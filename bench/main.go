@@ -83,10 +83,11 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("live-1on4", "Goodput over Triton's own best scheduling: one model on four emulated GPUs, real tritonservers; --only 1on4.ROW", b.oneOnFour)
 	measure("live-8on4", "Goodput over Triton's own best scheduling: eight models on four emulated GPUs, real tritonservers; --only 8on4.ROW", b.eightOnFour)
 	measure("live-overlap", "Eight models on four emulated GPUs where a part of each execution runs beside others, as on a real GPU", b.overlaps)
-	for _, set := range mixSets {
-		measure(set.name("advise"), "What tritonctl advise says of "+set.is+", before "+set.name("mix")+" measures them; --only mixN", func(ctx context.Context, r *figure.Report) error { return b.advise(ctx, set, r) })
-		measure(set.name("mix"), "Goodput on "+set.is+": of real tritonservers with four emulated GPUs, of Conch attached to one and with its own; --only mixN", func(ctx context.Context, r *figure.Report) error { return b.mixes(ctx, set, r) })
-	}
+	measure("advise", "What tritonctl advise says of "+mixSeen.is+", before mix measures them; --only mixN", b.adviseSeen)
+	measure("mix", goodputOf+mixSeen.is+"; --only mixN", b.mixSeen)
+	measure("advise-unseen", "What tritonctl advise says of "+mixUnseen.is+", before mix-unseen measures them; --only mixN", b.adviseUnseen)
+	measure("mix-unseen", goodputOf+mixUnseen.is+"; --only mixN", b.mixUnseen)
+
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 
 	measure("estimator", "How far off estimates are on what their fit never saw, and how long one takes; --only neusight, shares, uses, zoo, model_ms or cpu", b.estimator)

@@ -52,7 +52,24 @@ type mixSet struct {
 }
 
 // mixSets are the loads that were looked at while advise and the measurement were mended, and those that nobody had seen then.
-var mixSets = []mixSet{{"", "four of ten loads of eight models of the zoo each", 0, 4}, {"-unseen", "the six of the ten loads that no rule has seen", 4, 10}}
+var (
+	mixSeen   = mixSet{"", "four of ten loads of eight models of the zoo each", 0, 4}
+	mixUnseen = mixSet{"-unseen", "the six of the ten loads that no rule has seen", 4, 10}
+	mixSets   = []mixSet{mixSeen, mixUnseen}
+)
+
+const goodputOf = "Goodput of real tritonservers with four emulated GPUs, of Conch attached to one and of Conch with its own, on "
+
+func (b *bench) adviseSeen(ctx context.Context, r *figure.Report) error {
+	return b.advise(ctx, mixSeen, r)
+}
+func (b *bench) adviseUnseen(ctx context.Context, r *figure.Report) error {
+	return b.advise(ctx, mixUnseen, r)
+}
+func (b *bench) mixSeen(ctx context.Context, r *figure.Report) error { return b.mixes(ctx, mixSeen, r) }
+func (b *bench) mixUnseen(ctx context.Context, r *figure.Report) error {
+	return b.mixes(ctx, mixUnseen, r)
+}
 
 // name is that of a command and its results file.
 func (s mixSet) name(command string) string { return command + s.suffix }
