@@ -45,7 +45,7 @@ type Input struct {
 	// Shared says of those.
 	Counted map[string][]Executions
 	// Timed are the round trips of these batches by model, as fast as the fastest of them were. A round trip takes no less than the execution: Counted, without
-	// what batches waited for each other in the simulation, are not believed to be slower.
+	// what batches waited for each other in the simulation, are not believed to be slower than the highest line below all of them.
 	Timed map[string]Grid
 	// Shared: the snapshot's observations are executions that the servers counted themselves, with the time in which they waited for other
 	// models of the same GPU.

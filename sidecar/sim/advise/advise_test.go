@@ -154,6 +154,18 @@ func TestAdviceThatTheLiveTrafficRefutesIsNotGiven(t *testing.T) {
 	}
 }
 
+// What was seen of a recording is held against its end, and few requests refute nothing.
+func TestOnlyEnoughOfARecordingRefutes(t *testing.T) {
+	s := source{world(1, 5, "a", "b"), 1, 1}
+	in := advise.Input{Snapshot: s.snapshot, Traffic: s.record(10, time.Minute, 7), Seeds: []uint64{1, 2}, Seen: map[string]float64{"a": .3, "b": .3}}
+	for from, enough := range map[time.Duration]bool{30 * time.Second: false, 50 * time.Second: true} {
+		in.SeenFrom = from
+		a, err := advise.Make(t.Context(), in)
+		require.NoError(t, err)
+		require.Equal(t, enough, a.Enough, a.Text)
+	}
+}
+
 // A model that is called once a minute does not prevent an answer about the others; one that makes up much of the traffic does.
 func TestAModelThatIsHardlyCalledIsLeftOut(t *testing.T) {
 	s := world(1, 60, "a", "rare")

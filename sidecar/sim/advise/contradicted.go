@@ -40,13 +40,13 @@ func (j judged) refuted() bool {
 	return differ(j.seen, least) || differ(most, j.seen)
 }
 
-// contradicted says where the live traffic refutes what the simulation makes of the same traffic; empty where it does not. The bad rate is that of the load that is
+// contradicted says where the live traffic, of all models or of one with enough of it, refutes what the simulation makes of the same traffic; empty where it does not. The bad rate is that of the load that is
 // there, which may be more than the servers hold or less.
 func (w *world) contradicted(ctx context.Context) (string, error) {
 	if len(w.in.Seen) == 0 {
 		return "", nil
 	}
-	length, warmup := trial, trial/20
+	length, warmup := max(trial, window(w.snapshot)), trial/20
 	if w.in.Traffic != nil {
 		length, warmup = w.in.Traffic.Length, w.in.SeenFrom
 	}
@@ -84,7 +84,7 @@ func (w *world) contradicted(ctx context.Context) (string, error) {
 		}
 	}
 	for _, j := range append([]*judged{all}, named(names)...) {
-		if len(j.simulated) == len(w.in.Seeds) && j.refuted() {
+		if len(j.simulated) == len(w.in.Seeds) && j.requests >= fewestRequests && j.refuted() {
 			return j.text(w.rate), nil
 		}
 	}

@@ -171,17 +171,35 @@ func (l line) points(maxBatch int) []*policy.ProfilePoint {
 	return g.points(maxBatch)
 }
 
-// line is the one of least squares through a grid; nil where the grid has fewer than two sizes.
+// line is the highest, over all sizes together, that is above no time of a grid; nil where the grid has fewer than two sizes. A round trip takes no less than the
+// execution, and as much more as its batch waited: what is off is off in one direction, and by very different amounts on servers that are busy.
 func (g Grid) line() *line {
 	if len(g) < 2 {
 		return nil
 	}
-	var all []counted
-	for _, rows := range slices.Sorted(maps.Keys(g)) {
-		all = append(all, counted{rows, 1, microseconds(g[rows])})
+	sizes := slices.Sorted(maps.Keys(g))
+	us := func(rows int) float64 { return microseconds(g[rows]) }
+	// The highest line touches two of the times, or one where it is flat or proportional.
+	var through []line
+	for i, a := range sizes {
+		through = append(through, line{0, us(a)}, line{us(a) / float64(a), 0})
+		for _, b := range sizes[i+1:] {
+			slope := (us(b) - us(a)) / float64(b-a)
+			through = append(through, line{slope, us(a) - slope*float64(a)})
+		}
 	}
-	fit := fitted(all)
-	return &fit
+	var best *line
+	most := 0.0
+	for _, l := range through {
+		sum, above := 0.0, l.alpha < 0 || l.beta < 0
+		for _, rows := range sizes {
+			sum, above = sum+l.at(rows), above || l.at(rows) > us(rows)*(1+1e-9)
+		}
+		if !above && sum > most {
+			most, best = sum, &l
+		}
+	}
+	return best
 }
 
 // kind is a model on a type of GPU.
