@@ -158,7 +158,7 @@ func TestAdviceThatTheLiveTrafficRefutesIsNotGiven(t *testing.T) {
 func TestOnlyEnoughOfARecordingRefutes(t *testing.T) {
 	s := source{world(1, 5, "a", "b"), 1, 1}
 	in := advise.Input{Snapshot: s.snapshot, Traffic: s.record(10, time.Minute, 7), Seeds: []uint64{1, 2}, Seen: map[string]float64{"a": .3, "b": .3}}
-	for from, enough := range map[time.Duration]bool{30 * time.Second: false, 50 * time.Second: true} {
+	for from, enough := range map[time.Duration]bool{30 * time.Second: false, 50 * time.Second: true, time.Minute: true, time.Hour: true} {
 		in.SeenFrom = from
 		a, err := advise.Make(t.Context(), in)
 		require.NoError(t, err)

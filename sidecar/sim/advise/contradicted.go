@@ -50,6 +50,9 @@ func (w *world) contradicted(ctx context.Context) (string, error) {
 	if w.in.Traffic != nil {
 		length, warmup = w.in.Traffic.Length, w.in.SeenFrom
 	}
+	if warmup >= length { // the last request was recorded before
+		return "", nil
+	}
 	all, names := &judged{who: "all requests"}, map[string]*judged{}
 	for _, seed := range w.in.Seeds {
 		r, err := w.servers(ctx, 0, length, warmup, seed, func(s *policy.Snapshot) ([]workload.Stream, error) {
