@@ -79,13 +79,18 @@ func (in *Input) seen(x *policy.Index, model, gpuType string) []counted {
 	return sure(observations(x.Profile(model, gpuType)))
 }
 
+// Measured reports whether Counted tells how long batches of a model take, and not only one row.
+func (in *Input) Measured(model string) bool {
+	return len(in.Counted[model]) > 0 && informative(in.seen(nil, model, ""))
+}
+
 // knownOf says how l(b) of a model is known on a type of GPU.
 func (in *Input) knownOf(x *policy.Index, model, gpuType string) source {
 	seen := in.seen(x, model, gpuType)
 	switch {
 	case len(in.Grids[model]) > 0:
 		return given
-	case (in.Shared || len(in.Counted[model]) > 0) && informative(seen):
+	case in.Measured(model) || in.Shared && informative(seen):
 		return statistics
 	case x.UsableProfile(model, gpuType) != nil && (!in.Shared || len(seen) == 0):
 		return profile
