@@ -37,6 +37,9 @@ type Input struct {
 	Batching map[string]Batching
 	// Seen is which part of a model's requests was bad with Triton's own batching, of Traffic or of the present one; nil where that was not seen, as where Conch batches.
 	Seen map[string]float64
+	// SeenAtMost is Seen with the requests that count neither way, which may be bad in the simulation: those whose callers' own deadlines passed, or that failed.
+	// As Seen where it is not said.
+	SeenAtMost map[string]float64
 	// SeenFrom is how far into Traffic Seen begins.
 	SeenFrom time.Duration
 	// Grids are l(b) by model, declared or measured; they win over the snapshot's profiles, and hold for the whole of every GPU.

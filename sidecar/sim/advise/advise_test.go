@@ -154,6 +154,17 @@ func TestAdviceThatTheLiveTrafficRefutesIsNotGiven(t *testing.T) {
 	}
 }
 
+// Requests whose callers' own deadlines passed count neither way: they may be the bad ones of the simulation.
+func TestRequestsThatWereNotJudgedRefuteNothing(t *testing.T) {
+	s := world(1, 140, "a")
+	s.Statistics = &policy.DispatchStatistics{WindowSeconds: 60}
+	for atMost, enough := range map[float64]bool{0: false, .01: false, .9: true} {
+		a, err := advise.Make(t.Context(), advise.Input{Snapshot: s, Seeds: []uint64{1, 2}, Seen: map[string]float64{"a": .004}, SeenAtMost: map[string]float64{"a": atMost}})
+		require.NoError(t, err)
+		require.Equal(t, enough, a.Enough, a.Text)
+	}
+}
+
 // What was seen of a recording is held against its end, and few requests refute nothing.
 func TestOnlyEnoughOfARecordingRefutes(t *testing.T) {
 	s := source{world(1, 5, "a", "b"), 1, 1}

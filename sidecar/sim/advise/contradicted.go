@@ -22,12 +22,12 @@ const (
 	apart = .04
 )
 
-// judged is a share of bad requests, seen and simulated with each seed.
+// judged is a share of bad requests, seen and simulated with each seed. Seen is from seen to atMost.
 type judged struct {
-	who       string
-	requests  float64
-	seen      float64
-	simulated []float64
+	who          string
+	requests     float64
+	seen, atMost float64
+	simulated    []float64
 }
 
 // refuted says whether the simulation is wrong with every seed, always in the same direction.
@@ -37,7 +37,7 @@ func (j judged) refuted() bool {
 		mean := (low + high) / 2
 		return high > times*low && high-low > apart+2*math.Sqrt(mean*(1-mean)/j.requests)
 	}
-	return differ(j.seen, least) || differ(most, j.seen)
+	return differ(j.atMost, least) || differ(most, j.seen)
 }
 
 // contradicted says where the live traffic, of all models or of one with enough of it, refutes what the simulation makes of the same traffic; empty where it does not. The bad rate is that of the load that is
@@ -64,17 +64,19 @@ func (w *world) contradicted(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		var requests, bad, seenBad float64
+		var requests, bad, seenBad, mostBad float64
 		add := func(name string, t sim.Totals) {
 			seen, known := w.in.Seen[name]
 			if !known || t.Arrivals == 0 {
 				return
 			}
+			atMost := max(seen, w.in.SeenAtMost[name])
 			if names[name] == nil {
-				names[name] = &judged{who: "the requests for " + name, requests: float64(t.Arrivals), seen: seen}
+				names[name] = &judged{who: "the requests for " + name, requests: float64(t.Arrivals), seen: seen, atMost: atMost}
 			}
 			names[name].simulated = append(names[name].simulated, t.BadRate)
-			requests, bad, seenBad = requests+float64(t.Arrivals), bad+float64(t.Arrivals)*t.BadRate, seenBad+float64(t.Arrivals)*seen
+			n := float64(t.Arrivals)
+			requests, bad, seenBad, mostBad = requests+n, bad+n*t.BadRate, seenBad+n*seen, mostBad+n*atMost
 		}
 		for _, m := range r.Models {
 			add(m.Name, m.Totals)
@@ -83,7 +85,7 @@ func (w *world) contradicted(ctx context.Context) (string, error) {
 			add(p.Name, p.Totals)
 		}
 		if requests > 0 {
-			all.requests, all.seen, all.simulated = requests, seenBad/requests, append(all.simulated, bad/requests)
+			all.requests, all.seen, all.atMost, all.simulated = requests, seenBad/requests, mostBad/requests, append(all.simulated, bad/requests)
 		}
 	}
 	for _, j := range append([]*judged{all}, named(names)...) {

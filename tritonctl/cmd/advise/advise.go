@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -216,35 +217,36 @@ func (o *Options) look(ctx context.Context, conch *client.Client, args []string,
 			return nil
 		}
 		in.SeenFrom = time.Since(begin)
-		in.Seen, err = fare(ctx, conch, recorded)
+		in.Seen, in.SeenAtMost, err = fare(ctx, conch.Models, recorded)
 		return err
 	})
 	return notes, both.Wait()
 }
 
-// fare is which part of each model's requests is bad until the recording has ended, from window to window of conch's statistics; empty where that is no whole window.
-// Generated batches are not to be under way: requests wait for them.
-func fare(ctx context.Context, conch *client.Client, recorded <-chan struct{}) (map[string]float64, error) {
-	type sum struct{ rate, bad float64 }
+// fare is which part of each model's requests is bad until the recording has ended, and which part is not known to be good, from window to window of conch's
+// statistics; empty where that is no whole window. Generated batches are not to be under way: requests wait for them.
+func fare(ctx context.Context, models func(context.Context) ([]api.Model, error), recorded <-chan struct{}) (bad, atMost map[string]float64, err error) {
+	type sum struct{ rate, bad, good float64 }
 	sums := map[string]sum{}
 	for {
 		select {
 		case <-recorded:
-			seen := map[string]float64{}
+			bad, atMost = map[string]float64{}, map[string]float64{}
 			for name, s := range sums {
 				if s.rate > 0 {
-					seen[name] = s.bad / s.rate
+					bad[name], atMost[name] = s.bad/s.rate, 1-s.good/s.rate
 				}
 			}
-			return seen, nil
+			return bad, atMost, nil
 		case <-time.After(window):
 		}
-		models, err := conch.Models(ctx)
+		all, err := models(ctx)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		for _, m := range models {
-			sums[m.Name] = sum{sums[m.Name].rate + m.Rate, sums[m.Name].bad + m.Rate*m.BadRate}
+		for _, m := range all {
+			s := sums[m.Name]
+			sums[m.Name] = sum{s.rate + m.Rate, s.bad + m.Rate*m.BadRate, s.good + m.Goodput}
 		}
 	}
 }

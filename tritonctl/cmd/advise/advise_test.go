@@ -4,6 +4,7 @@
 package advise
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/bubble"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 )
@@ -42,4 +45,26 @@ func TestDeclaredTimesYieldToMeasuredOnes(t *testing.T) {
 	require.NoError(t, seen(t.Context(), conch, &in))
 	declared := advise.Grid{1: 5 * time.Millisecond, 5: 9 * time.Millisecond}
 	require.Equal(t, map[string]advise.Grid{"given": grid, "declared": declared, "single": declared}, in.Grids)
+}
+
+// Of a model whose callers gave up on six of ten requests nobody knows how many of these were bad.
+func TestWhatIsSeenOfTheTraffic(t *testing.T) {
+	for length, polls := range map[time.Duration]int{window - 1: 0, 3*window + 1: 3} {
+		bubble.Test(t, func(t *testing.T) {
+			recorded, asked := make(chan struct{}), 0
+			time.AfterFunc(length, func() { close(recorded) })
+			bad, atMost, err := fare(t.Context(), func(context.Context) ([]api.Model, error) {
+				asked++
+				return []api.Model{{Name: "idle"}, {Name: "late", Rate: 10, Goodput: 7.5, BadRate: .25}, {Name: "left", Rate: 10, Goodput: 4}}, nil
+			}, recorded)
+			require.NoError(t, err)
+			require.Equal(t, polls, asked)
+			if polls == 0 {
+				require.Empty(t, bad)
+				return
+			}
+			require.Equal(t, map[string]float64{"late": .25, "left": 0}, bad)
+			require.InDeltaMapValues(t, map[string]float64{"late": .25, "left": .6}, atMost, 1e-9)
+		})
+	}
 }
