@@ -31,22 +31,27 @@ type attempt struct {
 
 func newAttempt(t *testing.T) *attempt { return &attempt{TB: t} }
 
-// run runs a case to its end, in a goroutine of its own, because FailNow ends the goroutine.
+// run runs a case to its end, and then its cleanups.
 func (a *attempt) run(f func()) {
 	ctx, cancel := context.WithCancel(a.TB.Context())
 	a.ctx = ctx
 	start := time.Now()
+	apart(f)
+	cancel() // before the cleanups, as in package testing
+	for _, c := range slices.Backward(a.cleanups) {
+		apart(c)
+	}
+	a.took = time.Since(start)
+}
+
+// apart runs f to its end in a goroutine of its own, because FailNow ends the goroutine.
+func apart(f func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		f()
 	}()
 	<-ended
-	cancel() // before the cleanups, as in package testing
-	for _, c := range slices.Backward(a.cleanups) {
-		c()
-	}
-	a.took = time.Since(start)
 }
 
 // Context ends with the case.
