@@ -323,3 +323,19 @@ func TestGeneratedBatchesAreEnough(t *testing.T) {
 	require.InEpsilon(t, want.Triton.Rate, got.Triton.Rate, .08)
 	require.InEpsilon(t, want.Ratio, got.Ratio, .08)
 }
+
+// TestGeneratedBatchesOfSmallModelsAreEnough: six batches of each size tell as much of l(4) as they do of l(8) where there are larger ones.
+func TestGeneratedBatchesOfSmallModelsAreEnough(t *testing.T) {
+	for _, largest := range []int{1, 2, 4} {
+		s := source{world(1, 20, "a"), 1, 1}
+		s.snapshot.Models[0].MaxBatchSize = uint32(largest)
+		in := advise.Input{Snapshot: s.snapshot, Traffic: s.record(20, time.Minute, 7), Seeds: []uint64{1}, Shared: true, Counted: map[string][]advise.Executions{}}
+		for rows := 1; rows <= largest; rows *= 2 {
+			in.Counted["a"] = append(in.Counted["a"], advise.Executions{Rows: rows, Count: 6, Mean: 8*time.Millisecond + time.Duration(rows)*500*time.Microsecond})
+		}
+		a, err := advise.Make(t.Context(), in)
+		require.NoError(t, err)
+		require.True(t, a.Enough, a.Text)
+		require.NotContains(t, strings.Join(a.Text, " "), "extrapolated")
+	}
+}

@@ -58,13 +58,14 @@ func sure(all []counted) []counted {
 
 // informative reports whether the slope of l(b) is known. The mean of n executions is off by some .5*l(1)/sqrt(n), because of what they
 // waited for, and a slope from sizes 1 and b by that over b-1: with n*(b-1)^2 of 100, l(8) is known within a third of l(1). A server's
-// recent executions count, of which the recorder keeps 64.
-func informative(all []counted) bool {
+// recent executions count, of which the recorder keeps 64. Where batches are smaller than 8 the largest is to be known as well.
+func informative(all []counted, maxBatch int) bool {
 	sum := 0.0
 	for _, c := range all {
 		sum += min(c.count, 64) * float64((c.rows-all[0].rows)*(c.rows-all[0].rows))
 	}
-	return sum >= 100
+	extrapolated := float64(max(0, min(maxBatch, 8)-1)) / 7
+	return len(all) > 0 && sum >= 100*extrapolated*extrapolated
 }
 
 // seen are the executions of a model on a type of GPU that tell their mean.
@@ -79,18 +80,19 @@ func (in *Input) seen(x *policy.Index, model, gpuType string) []counted {
 	return sure(observations(x.Profile(model, gpuType)))
 }
 
-// Measured reports whether Counted tells how long batches of a model take, and not only one row.
-func (in *Input) Measured(model string) bool {
-	return len(in.Counted[model]) > 0 && informative(in.seen(nil, model, ""))
+// Measured reports whether Counted tells how long all batches of a model take, and not only one row.
+func (in *Input) Measured(model string, maxBatch int) bool {
+	return len(in.Counted[model]) > 0 && informative(in.seen(nil, model, ""), maxBatch)
 }
 
 // knownOf says how l(b) of a model is known on a type of GPU.
-func (in *Input) knownOf(x *policy.Index, model, gpuType string) source {
+func (in *Input) knownOf(x *policy.Index, m *policy.Model, gpuType string) source {
+	model, maxBatch := m.GetName(), int(m.GetMaxBatchSize())
 	seen := in.seen(x, model, gpuType)
 	switch {
 	case len(in.Grids[model]) > 0:
 		return given
-	case in.Measured(model) || in.Shared && informative(seen):
+	case in.Measured(model, maxBatch) || in.Shared && informative(seen, maxBatch):
 		return statistics
 	case x.UsableProfile(model, gpuType) != nil && (!in.Shared || len(seen) == 0):
 		return profile
@@ -337,7 +339,7 @@ func (a *Advice) learn(in *Input, x *policy.Index, s *policy.Snapshot, m *policy
 		seen[g.GetType()] = true
 		k := kind{m.GetName(), g.GetType()}
 		p := x.Profile(k.model, k.gpuType)
-		switch in.knownOf(x, k.model, k.gpuType) {
+		switch in.knownOf(x, m, k.gpuType) {
 		case unknown:
 			return fmt.Sprintf("how long its batches take is not known. Measure it with `tritonctl advise --measure`, or declare models.%s.profile.alpha and .beta in conch.yaml.", k.model)
 		case singleRow:

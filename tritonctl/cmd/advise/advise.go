@@ -168,7 +168,7 @@ func seen(ctx context.Context, conch *client.Client, in *advise.Input) error {
 	in.Shared = observing && version.Driver == "attach"
 	in.Batching = map[string]advise.Batching{}
 	for _, m := range models {
-		if line := m.DeclaredAlphaSeconds + m.DeclaredBetaSeconds; in.Shared && line > 0 && in.Grids[m.Name] == nil && !in.Measured(m.Name) {
+		if line := m.DeclaredAlphaSeconds + m.DeclaredBetaSeconds; in.Shared && line > 0 && in.Grids[m.Name] == nil && !in.Measured(m.Name, m.MaxBatchSize) {
 			last := max(2, m.MaxBatchSize)
 			in.Grids[m.Name] = advise.Grid{1: seconds(line), last: seconds(m.DeclaredBetaSeconds + float64(last)*m.DeclaredAlphaSeconds)}
 		}
