@@ -145,8 +145,10 @@ func TestAdviceThatTheLiveTrafficRefutesIsNotGiven(t *testing.T) {
 			}
 			s := world(1, c.rate, names...)
 			s.Statistics = &policy.DispatchStatistics{WindowSeconds: 60}
-			a, err := advise.Make(t.Context(), advise.Input{Snapshot: s, Seeds: []uint64{1, 2}, Seen: c.bad})
+			in := advise.Input{Snapshot: s, Seeds: []uint64{1, 2}, Seen: c.bad}
+			a, err := advise.Make(t.Context(), in)
 			require.NoError(t, err)
+			require.Equal(t, c.want != "", strings.Contains(a.Page(in).Verdict.Text, "does not agree with what it does"))
 			require.Equal(t, c.want == "", a.Enough, a.Text)
 			require.Equal(t, c.want == "", a.Triton != nil)
 			require.Contains(t, strings.Join(a.Text, "\n"), c.want)
@@ -236,7 +238,7 @@ func TestThePageOfAnAdvice(t *testing.T) {
 		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: &sim.Found{Rate: 7, Low: 2, High: 20}}, "gain nothing certain: 2 to 20 requests per second where Triton holds 1 to 9; the repetitions differ too much", "not steady"},
 		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: found(50)}, "hold more than Triton: 50 to 50", "a gain"},
 		{advise.Advice{Enough: true, Triton: found(100), Conch: found(0)}, "Do not put it in control", "a loss"},
-		{advise.Advice{Missing: []string{"m: 3 requests."}}, "m: 3 requests.", "not known"},
+		{advise.Advice{Missing: []string{"m: 3 requests."}, Text: []string{"There is too little:", "m: 3 requests."}}, "There is too little: m: 3 requests.", "not known"},
 		{advise.Advice{Possible: []advise.Possible{{Gain: 1.1}, {Gain: 3}}}, "1.10 to 3.00 times", "a range"},
 	} {
 		page := c.advice.Page(advise.Input{Snapshot: &policy.Snapshot{}, Seeds: []uint64{1, 2}})

@@ -82,7 +82,7 @@ func (a *Advice) verdict() report.Verdict {
 		}
 		return report.Verdict{Text: fmt.Sprintf("Conch would hold %.2f to %.2f times what Triton holds, depending on how long batches of more than one row take, which is not known.", low, high), Label: "a range", Judgement: report.Unsure}
 	case !a.Enough:
-		return report.Verdict{Text: "There is too little to say what Conch would gain: " + strings.Join(a.Missing, " "), Label: "not known", Judgement: report.Unsure}
+		return report.Verdict{Text: strings.Join(a.Text, " "), Label: "not known", Judgement: report.Unsure}
 	case a.Ratio == 0 && a.Triton.Low > 0:
 		v := report.Verdict{Text: a.unsteady(), Label: "not steady", Judgement: report.Unsure}
 		switch {

@@ -61,6 +61,10 @@ server's time; conch's profiles, declared or measured; the
 servers' own statistics. If none of them tells more than single rows, advise gives
 the gain for several cases.
 
+In observe, the requests that were bad while it looked at the traffic, after the
+generated batches, are held against its simulation of the same requests: where the two
+do not agree, advise gives no figure.
+
 tritonctl gpu advise answers another question: whether the load of late wants
 more or fewer GPUs.`,
 		Example: `  tritonctl advise
@@ -76,7 +80,7 @@ more or fewer GPUs.`,
 	o.page.Flags(c)
 	flags.IntVar(&o.seeds, "seeds", o.seeds, "repetitions, of which the spread is shown")
 	flags.DurationVar(&o.length, "for", o.length, "how long to look at the traffic; 0 takes the present rates")
-	flags.BoolVar(&o.measure, "measure", false, "send a few generated batches of each size to the servers first")
+	flags.BoolVar(&o.measure, "measure", false, "send a few generated batches of each size to the servers meanwhile")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "do not ask before --measure")
 	flags.Float64Var(&o.share, "share", o.share, "largest part of a server's time that --measure may take")
 	flags.DurationVar(&o.within, "within", o.within, "longest that --measure may take; what was timed until then counts")
