@@ -55,10 +55,12 @@ func (c *chunk) share(b []byte) mem.Buffer {
 type intake struct {
 	conn  net.Conn
 	ready onReady // nil: the connection is none
-	pool  mem.BufferPool
-	chunk *chunk // nil: there is none
-	full  int    // bytes of chunk that were read
-	data  []byte // of chunk, not taken yet
+	// records: one read brings a record of TLS at the most.
+	records bool
+	pool    mem.BufferPool
+	chunk   *chunk // nil: there is none
+	full    int    // bytes of chunk that were read
+	data    []byte // of chunk, not taken yet
 }
 
 func newIntake(conn net.Conn, pool mem.BufferPool) *intake {
@@ -80,8 +82,15 @@ func (in *intake) more() error {
 		in.chunk, in.full, in.data = newChunk(buf, in.pool), n, (*buf)[:n]
 		return nil
 	}
-	if in.chunk == nil || in.chunk.refs.Load() > 1 { // what is shared stays as it is
-		next := newChunk(in.pool.Get(chunkSize), in.pool)
+	if in.ready != nil && len(in.data) <= mostRest {
+		return in.behind()
+	}
+	size, large := chunkSize, false
+	if in.records && len(in.data) <= mostRest {
+		size, large = recordSize, in.chunk != nil && cap(*in.chunk.buf) >= chunkSize
+	}
+	if in.chunk == nil || in.chunk.refs.Load() > 1 || cap(*in.chunk.buf) < size || large { // what is shared stays as it is
+		next := newChunk(in.pool.Get(size), in.pool)
 		kept := copy(*next.buf, in.data)
 		in.release()
 		in.chunk, in.data = next, (*next.buf)[:kept]
@@ -98,6 +107,37 @@ func (in *intake) more() error {
 		err = io.ErrNoProgress
 	}
 	return err
+}
+
+const (
+	// mostRest is how much of a frame's head and the like may have come, so that no buffer is held until more does: who sends a part of a head and no more holds no chunk.
+	mostRest = 512
+	// recordSize is the most that one read of a TLS connection brings, which takes its buffer before there is something to read.
+	recordSize = 16 << 10
+)
+
+// behind reads once there is something to read, behind the little that is not taken.
+func (in *intake) behind() error {
+	var rest [mostRest]byte
+	kept := copy(rest[:], in.data)
+	in.release()
+	buf, n, err := in.ready.ReadOnReady(chunkSize, in.pool)
+	if err != nil {
+		return err
+	}
+	read := (*buf)[:n]
+	if cap(*buf) < kept+n {
+		next := in.pool.Get(kept + n)
+		copy((*next)[kept:], read)
+		in.pool.Put(buf)
+		buf = next
+	} else {
+		copy((*buf)[kept:cap(*buf)], read)
+	}
+	all := (*buf)[:kept+n]
+	copy(all, rest[:kept])
+	in.chunk, in.full, in.data = newChunk(buf, in.pool), kept+n, all
+	return nil
 }
 
 // need reads until n bytes are there, at most chunkSize.

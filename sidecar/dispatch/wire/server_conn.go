@@ -98,20 +98,20 @@ func newServerConn(s *Server, raw, conn net.Conn, info credentials.AuthInfo) *se
 		link: newLink(conn, conn != raw), server: s, raw: raw, auth: info, in: newIntake(conn, s.o.Pool), fields: newFields(s.o.MaxHeaderList),
 		streams: map[uint32]*stream{}, room: 4 * int64(s.o.Window),
 	}
+	c.in.records = conn != raw
 	c.base = peer.NewContext(context.Background(), &peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: info})
+	// SETTINGS is the first frame, before the GOAWAY of a drain that has begun already: the connection is nobody else's yet.
+	c.frame(func(b []byte) []byte {
+		b = appendSettings(b,
+			setting{http2.SettingMaxFrameSize, maxFrame}, setting{http2.SettingMaxConcurrentStreams, uint32(s.o.MaxStreams)},
+			setting{http2.SettingInitialWindowSize, uint32(s.o.Window)}, setting{http2.SettingMaxHeaderListSize, s.o.MaxHeaderList})
+		return appendWindowUpdate(b, 0, uint32(4*s.o.Window-defaultWindow))
+	})
 	return c
 }
 
 // serve reads the connection to its end.
 func (c *serverConn) serve() error {
-	c.mu.Lock()
-	c.frame(func(b []byte) []byte {
-		b = appendSettings(b,
-			setting{http2.SettingMaxFrameSize, maxFrame}, setting{http2.SettingMaxConcurrentStreams, uint32(c.server.o.MaxStreams)},
-			setting{http2.SettingInitialWindowSize, uint32(c.server.o.Window)}, setting{http2.SettingMaxHeaderListSize, c.server.o.MaxHeaderList})
-		return appendWindowUpdate(b, 0, uint32(4*c.server.o.Window-defaultWindow))
-	})
-	c.mu.Unlock()
 	c.flush()
 	if err := c.in.need(len(http2.ClientPreface)); err != nil {
 		return err
