@@ -264,7 +264,16 @@ func (c *call) give(a reply, err error) error {
 		a.Data.Free()
 		return err
 	}
-	return c.down.SendMsg(&batch.Frame{Data: c.admitted.Sent(a.Data)})
+	return c.send(a.Data)
+}
+
+// send sends a message to the client.
+func (c *call) send(data mem.BufferSlice) error {
+	err := c.down.SendMsg(&batch.Frame{Data: c.admitted.Sent(data)})
+	if err == nil && c.ctx.Err() != nil {
+		c.admitted.Undelivered()
+	}
+	return err
 }
 
 // inSequence says whether a request may belong to a sequence, which no other request does that has no such word in it.
@@ -314,7 +323,7 @@ func (c *call) stream() (Outcome, error) {
 				_ = c.down.SetHeader(header) // the message would fail, too
 			}
 		}
-		if err = c.down.SendMsg(&batch.Frame{Data: c.admitted.Sent(f.Data)}); err != nil {
+		if err = c.send(f.Data); err != nil {
 			return Cancelled, err
 		}
 	}

@@ -44,7 +44,7 @@ type Conn struct {
 	mu        sync.Mutex
 	receiving map[*Request]struct{}
 	evicted   map[*Request]error // until their Received is called
-	closed    bool
+	closed    atomic.Bool        // set under mu
 }
 
 // Bounds of one write whose progress is not visible, and of what counts as an
@@ -72,6 +72,9 @@ func (c *Conn) got(n int) {
 	}
 	c.received.Add(int64(n))
 	c.gate.bytes.Add(int64(n))
+	if c.closed.Load() {
+		c.forget() // Close may have done so before these
+	}
 	if c.gate.crowded() {
 		c.gate.relieve()
 	}
@@ -245,8 +248,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 // Close implements net.Conn.
 func (c *Conn) Close() error {
 	c.mu.Lock()
-	first := !c.closed
-	c.closed = true
+	first := !c.closed.Swap(true)
 	if first {
 		// The transport may drop answers that wait, without freeing them.
 		c.gate.bytes.Add(-c.unsent.Swap(0))
@@ -259,11 +261,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-func (c *Conn) ended() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
+func (c *Conn) ended() bool { return c.closed.Load() }
 
 // forget no longer counts the bytes received so far.
 func (c *Conn) forget() { c.gate.bytes.Add(-c.received.Swap(0)) }
@@ -307,7 +305,7 @@ func (c *Conn) evict() {
 func (c *Conn) owe(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return
 	}
 	if c.unsent.Add(n) == n {
@@ -319,7 +317,7 @@ func (c *Conn) owe(n int64) {
 func (c *Conn) paid(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return
 	}
 	c.moved.Store(time.Now().UnixNano())

@@ -392,3 +392,58 @@ func TestHalfClosed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 }
+
+// closing is a connection that another goroutine closes while bytes are read from it.
+type closing struct {
+	net.Conn
+	close func()
+}
+
+func (c *closing) Read(p []byte) (int, error) {
+	c.close()
+	return len(p), nil
+}
+
+// one is a listener of one connection.
+type one struct {
+	net.Listener
+	conn net.Conn
+}
+
+func (l one) Accept() (net.Conn, error) { return l.conn, nil }
+
+// TestBytesThatAreReadWhileAConnectionCloses are counted out again: nobody else would.
+func TestBytesThatAreReadWhileAConnectionCloses(t *testing.T) {
+	g := gate.New(gate.Options{Requests: 1, Connections: 1, Bytes: 1 << 20, Stall: time.Minute})
+	defer g.Close()
+	client, server := net.Pipe()
+	defer func() { require.NoError(t, client.Close()) }()
+	below := &closing{Conn: server}
+	accepted, err := g.Listener(one{conn: below}, true).Accept()
+	require.NoError(t, err)
+	below.close = func() { _ = accepted.Close() }
+	n, err := accepted.Read(make([]byte, 100))
+	require.NoError(t, err)
+	require.Equal(t, 100, n)
+	require.Zero(t, g.Stats().Bytes)
+}
+
+// TestAnAnswerThatIsDropped is counted out once, though its buffer may be freed later or never.
+func TestAnAnswerThatIsDropped(t *testing.T) {
+	for name, size := range map[string]int{"small": 100, "large": 100 << 10} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, gate.Options{Requests: 1})
+			_, c := d.enter()
+			r, err := c.Admit(never)
+			require.NoError(t, err)
+			defer r.End()
+			r.Undelivered() // nothing was sent
+			data := r.Sent(mem.BufferSlice{mem.SliceBuffer(make([]byte, size))})
+			require.EqualValues(t, size, d.Stats().Bytes)
+			r.Undelivered()
+			require.Zero(t, d.Stats().Bytes)
+			data.Free()
+			require.Zero(t, d.Stats().Bytes)
+		})
+	}
+}

@@ -17,6 +17,7 @@ type Request struct {
 	c     *Conn
 	evict func(error)
 	ended atomic.Bool
+	last  *owed // the answer that Sent counted last
 }
 
 // Admit admits a request of this connection before anything of it is read, or
@@ -133,12 +134,16 @@ func (r *Request) Sent(data mem.BufferSlice) mem.BufferSlice {
 	if !mem.IsBelowBufferPoolingThreshold(data[largest].Len()) {
 		under := data[largest]
 		bytes := under.ReadOnlyData()
-		data[largest] = mem.NewBuffer(&bytes, &owed{c: r.c, n: int64(n), under: under})
+		r.last = &owed{c: r.c, under: under}
+		r.last.n.Store(int64(n))
+		data[largest] = mem.NewBuffer(&bytes, r.last)
 		return data
 	}
 	// gRPC does not report when its small buffers are freed, so a small answer is
 	// copied into a larger one.
-	o := &owed{c: r.c, n: int64(n), small: true}
+	o := &owed{c: r.c, small: true}
+	o.n.Store(int64(n))
+	r.last = o
 	bytes := o.Get(n)
 	data.CopyTo(*bytes)
 	data.Free()
@@ -151,10 +156,18 @@ const smallAnswer = 4 << 10
 
 var smallAnswers = sync.Pool{New: func() any { b := make([]byte, smallAnswer); return &b }}
 
+// Undelivered counts out what Sent counted last, where it was handed to a stream that ended meanwhile: gRPC's transport drops a frame of a stream that it has forgotten, and
+// does not free it.
+func (r *Request) Undelivered() {
+	if r != nil && r.last != nil {
+		r.last.pay()
+	}
+}
+
 // owed is the pool of one answer's buffer: a buffer that is put back was sent.
 type owed struct {
 	c     *Conn
-	n     int64
+	n     atomic.Int64 // 0 once it is counted out
 	small bool
 	under mem.Buffer
 }
@@ -170,9 +183,16 @@ func (*owed) Get(n int) *[]byte {
 	return b
 }
 
+// pay counts the answer out, once.
+func (o *owed) pay() {
+	if n := o.n.Swap(0); n > 0 {
+		o.c.paid(n)
+	}
+}
+
 // Put implements mem.BufferPool.
 func (o *owed) Put(b *[]byte) {
-	o.c.paid(o.n)
+	o.pay()
 	switch {
 	case !o.small:
 		o.under.Free()

@@ -105,6 +105,9 @@ func send(stream grpc.ServerStream, r *gate.Request, m any) error {
 		f.Data.Free() // unless it was handed over, which empties it
 		return err
 	}
+	if stream.Context().Err() != nil {
+		r.Undelivered()
+	}
 	return nil
 }
 
