@@ -331,6 +331,15 @@ func (c *conn) done() {
 	c.server.busy.Add(-1)
 }
 
+// CloseWrite shows the client the end of what it receives. net/http asks for it where it answers before it has read the request, and reads on for a while: closing the
+// socket at once would reset it, and the client might lose the answer.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
 // Close implements net.Conn. A connection that answers a plain request closes with its answer: net/http, which takes it for idle, closes it in Shutdown.
 func (c *conn) Close() error {
 	c.mu.Lock()

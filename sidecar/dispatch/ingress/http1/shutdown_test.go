@@ -9,6 +9,7 @@ import (
 	"net"
 	nethttp "net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -106,5 +107,57 @@ func TestShutdownWhileAHandlerBegins(t *testing.T) {
 			require.NoError(t, end(s, conn))
 			require.ErrorIs(t, <-left, context.Canceled)
 		})
+	}
+}
+
+// halves counts the connections of which one half was closed.
+type halves struct {
+	net.Listener
+	closed atomic.Int64
+}
+
+func (l *halves) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &halved{c.(*net.TCPConn), l}, nil
+}
+
+type halved struct {
+	*net.TCPConn
+	of *halves
+}
+
+func (c *halved) CloseWrite() error {
+	c.of.closed.Add(1)
+	return c.TCPConn.CloseWrite()
+}
+
+// TestTheEndOfARefusalArrives: who goes on to send a head that is too long sees the answer and its end, and no reset in its place.
+func TestTheEndOfARefusalArrives(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		half := &halves{Listener: l}
+		closed := make(chan struct{})
+		serve(t, half, own, false, nethttp.NotFoundHandler(), func(n *nethttp.Server) {
+			n.ConnState = func(_ net.Conn, now nethttp.ConnState) {
+				if now == nethttp.StateClosed {
+					close(closed)
+				}
+			}
+		})
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close()) }()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+		_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 70<<10)))
+		require.NoError(t, err)
+		answer, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.Contains(t, string(answer), " 431 ")
+		require.EqualValues(t, 1, half.closed.Load(), "own: %v", own)
+		<-closed
 	}
 }
