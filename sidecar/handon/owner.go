@@ -49,7 +49,7 @@ type reign struct {
 
 func newReign(o Owner) (*reign, error) {
 	r := &reign{Owner: o, transport: &http.Transport{
-		DialContext:        (&net.Dialer{Timeout: connectPatience}).DialContext,
+		DialContext:        (&net.Dialer{Timeout: connectPatience, Control: bounded(pingAfter + pingPatience)}).DialContext,
 		DisableCompression: true, MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute,
 	}}
 	r.over, r.end = context.WithCancel(context.Background())
