@@ -57,6 +57,8 @@ type loop struct {
 	swept int
 	// nothingNew: the loop's latest message changes nothing.
 	nothingNew bool
+	// mutes are the servers that answer no health probe, and are not taken for broken yet.
+	mutes map[*server]bool
 }
 
 // server is a process with what the loop knows of it.
@@ -77,6 +79,10 @@ type server struct {
 	looked, stale uint64
 	// reported: OnPartition has been called with it up.
 	reported bool
+	// answered is when the last health probe that it answered was sent.
+	answered time.Time
+	// silent is since when it answers none, and how; nil: it does.
+	silent *silence
 }
 
 // measuring is for how long models of a GPU were measured, and when last.
@@ -105,7 +111,7 @@ func newLoop(r *Reconciler) *loop {
 	return &loop{
 		r: r, files: files{}, specs: map[decide.Key]driver.Spec{}, restarts: map[string]int{}, reasons: map[string]string{},
 		starts: map[decide.Key]decide.Failure{}, loads: map[decide.Load]decide.Failure{}, errs: map[decide.Load]error{},
-		kept: map[decide.Load]keeping{}, timed: map[timing]bool{}, measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{},
+		kept: map[decide.Load]keeping{}, timed: map[timing]bool{}, measured: map[string]measuring{}, accepts: map[string]bool{}, mutes: map[*server]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{},
 	}
 }
 

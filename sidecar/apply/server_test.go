@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/bubble"
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -99,6 +100,42 @@ func TestAServerThatHangs(t *testing.T) {
 		w.mu.Unlock()
 		after(2 * time.Minute)
 		require.True(t, w.serves("a"))
+	})
+}
+
+// A conch that is cut off from the servers of all nodes ends none of them; one that alone does not answer is broken, on whichever node it is.
+func TestAConchThatIsCutOff(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
+		files := w.revision("r1", map[string]int{"a": 8})
+		d := desired(1, files, partition("p", "g0", 50, "a"), partition("q", "g0", 50, "a"))
+		d.Snapshot.Nodes = append(d.Snapshot.Nodes, &policy.Node{Name: "other", Gpus: []*policy.GPU{{Id: "g0", Type: "A", Emulated: true, MemoryBytes: 100}}})
+		d.Plan.Partitions[1].Node = "other"
+		require.NoError(t, set(t, r, d))
+		w.did()
+		refuse := func(err error, partitions ...string) {
+			for _, id := range partitions {
+				s := w.at(id)
+				w.mu.Lock()
+				s.refuse = err
+				w.mu.Unlock()
+			}
+		}
+		refused := status.Error(codes.Unavailable, "no route to host")
+		refuse(refused, "p", "q")
+		after(time.Minute)
+		require.Empty(t, w.did())
+		refuse(nil, "p", "q")
+		after(time.Minute)
+		require.Empty(t, w.did())
+		require.True(t, w.serves("a"))
+
+		refuse(refused, "q")
+		after(10 * time.Second)
+		require.Equal(t, []string{"kill q", "start q", "load a on q"}, w.did())
+
+		refuse(refused, "p", "q")
+		after(3 * time.Minute)
+		require.Subset(t, w.did(), []string{"kill p", "kill q"}, "it lasts")
 	})
 }
 

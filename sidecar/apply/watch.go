@@ -99,25 +99,22 @@ func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *wa
 	w.looks++
 	number := w.looks
 	w.mu.Unlock()
+	asked := time.Now()
 	if err := r.o.Health.Ask(ctx, s); err != nil {
 		if !ends(ctx, s) {
-			r.box.put(func(*loop) { v.Broken = err.Error() })
+			r.box.put(func(l *loop) { l.mute(v, asked, err.Error()) })
 		}
 		return
 	}
 	asking, cancel := context.WithTimeout(ctx, r.o.Health.Deadline)
 	defer cancel()
 	models, err := s.Models(asking)
-	if err != nil {
-		r.box.put(func(l *loop) { l.unseen(v, number) })
+	if err != nil || !w.read(asking, s, models, r.o.Health.Deadline/4) {
+		r.box.put(func(l *loop) { l.unseen(v, number); l.answered(v, asked) })
 		return // its health is asked again
 	}
-	if !w.read(asking, s, models, r.o.Health.Deadline/4) {
-		r.box.put(func(l *loop) { l.unseen(v, number) })
-		return
-	}
 	found := w.found(models)
-	r.box.put(func(l *loop) { l.looked(v, number, found) })
+	r.box.put(func(l *loop) { l.looked(v, number, found); l.answered(v, asked) })
 }
 
 // endWithin is how long after its last refusal of a probe the end of a server's process may become known.
