@@ -59,6 +59,16 @@ func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.
 	}
 	specs := map[decide.Key]driver.Spec{}
 	index := policy.NewIndex(d.Snapshot)
+	if able, is := with.(driver.Particular); is {
+		w.Whole = map[string]int{}
+		for _, n := range d.Snapshot.GetNodes() {
+			for _, g := range n.GetGpus() {
+				if able.Whole(g) && !g.GetUnavailable() {
+					w.Whole[n.GetName()]++
+				}
+			}
+		}
+	}
 	for _, p := range d.Plan.GetPartitions() {
 		gpu := hostOf(index, p)
 		part := decide.Partition{

@@ -11,7 +11,7 @@ import (
 
 // Decide says what follows from what is wanted and seen at a time.
 func Decide(w Want, s Seen, now time.Time) Decision {
-	j := &judgement{want: w, seen: s, now: now, servers: map[Key]*Server{}, wanted: map[Key]bool{}, released: map[place]bool{}, measuring: map[string]bool{}, canaries: map[string]canary{}}
+	j := &judgement{want: w, seen: s, now: now, servers: map[Key]*Server{}, wanted: map[Key]bool{}, released: map[place]bool{}, begun: map[string]int{}, measuring: map[string]bool{}, canaries: map[string]canary{}}
 	for _, p := range w.Partitions {
 		j.wanted[p.Key] = true
 	}
@@ -54,8 +54,10 @@ type judgement struct {
 	canaries map[string]canary
 	// groups are the merge groups of members; nil: not asked for yet.
 	groups map[string]string
-	// released are places that go before their successors are ready, for memory.
+	// released are places that go before their successors are ready, for memory or a GPU.
 	released map[place]bool
+	// begun counts the servers that are to be started now, by the node of a GPU that is taken whole.
+	begun map[string]int
 	// routed are the places in the new routes.
 	routed map[place]bool
 	// measuring are the GPUs on which a warm-up was decided on that measures.
@@ -157,11 +159,17 @@ func (j *judgement) start(p Partition) {
 	} else {
 		j.pending = true
 	}
+	if !j.hasGPU(p) {
+		j.condition(Condition{Partition: p.Partition, Kind: IsWaiting, Reason: fmt.Sprintf("for a GPU of node %s that an old server has", nodeOf(p.GPU))})
+		j.pending = true
+		return
+	}
 	if !j.fits(p) {
 		j.condition(Condition{Partition: p.Partition, Kind: IsWaiting, Reason: fmt.Sprintf("for memory of GPU %s that old servers have", p.GPU)})
 		j.pending = true
 		return
 	}
+	j.begun[nodeOf(p.GPU)]++
 	j.act(Action{Kind: Start, Key: p.Key})
 	if !failed {
 		j.condition(Condition{Partition: p.Partition, Kind: IsStarting, Reason: "the server is started"})

@@ -4,6 +4,7 @@
 package decide_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -292,6 +293,42 @@ func TestDecide(t *testing.T) {
 			require.Equal(t, c.actions, actions(d))
 			require.Equal(t, c.routes, routes(d, "m"))
 			require.Equal(t, c.settled, d.Settled, "conditions: %+v", d.Conditions)
+		})
+	}
+}
+
+// Servers that take whole GPUs of a node are replaced one after the other, while the others serve: the successor of one finds no GPU before the old one has gone.
+func TestServersOfWholeGPUsAreReplacedOneAfterTheOther(t *testing.T) {
+	w := want("1", "p", []string{"m"}, "q", []string{"n"})
+	w.Whole, w.Memory = map[string]int{"node": 2}, nil
+	w.Partitions[0].GPU, w.Partitions[1].GPU = "node/0", "node/1"
+	at := func(v *decide.Server, gpu string) *decide.Server { v.GPU = gpu; return v }
+	before := func(id uint64, partition, model, gpu string) *decide.Server {
+		return at(up(id, decide.Key{Partition: partition, Hash: "of the image before"}, "1", model), gpu)
+	}
+	starting := at(up(3, key("p"), "1"), "node/0")
+	starting.Phase, starting.Known = decide.Starting, false
+	stopping := before(1, "p", "m", "node/0")
+	stopping.Phase = decide.Stopping
+	failed := map[decide.Key]decide.Failure{key("p"): {Attempts: 1, Next: t0.Add(time.Minute), Reason: "no such image"}}
+	for _, c := range []struct {
+		name    string
+		servers []*decide.Server
+		starts  map[decide.Key]decide.Failure
+		actions does
+	}{
+		{"all are old", []*decide.Server{before(1, "p", "m", "node/0"), before(2, "q", "n", "node/1")}, nil, does{"stop p"}},
+		{"the first ends", []*decide.Server{stopping, before(2, "q", "n", "node/1")}, nil, does{"stop p"}},
+		{"it has ended", []*decide.Server{before(2, "q", "n", "node/1")}, nil, does{"start p"}},
+		{"its successor starts", []*decide.Server{before(2, "q", "n", "node/1"), starting}, nil, does{"start p"}},
+		{"it is there", []*decide.Server{before(2, "q", "n", "node/1"), at(up(3, key("p"), "1", "m"), "node/0")}, nil, does{"stop q"}},
+		{"it does not start, on the node's only other GPU", []*decide.Server{before(2, "q", "n", "node/1"), before(4, "r", "x", "node/0")}, failed, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := decide.Decide(w, decide.Seen{Servers: c.servers, Starts: c.starts}, t0)
+			got := slices.DeleteFunc(actions(d), func(a string) bool { return a == "stop r" }) // not wanted, and routed to by nobody
+			require.Equal(t, len(c.actions), len(got), "%v", got)
+			require.ElementsMatch(t, c.actions, got)
 		})
 	}
 }

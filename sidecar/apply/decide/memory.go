@@ -3,15 +3,21 @@
 
 package decide
 
-import "cmp"
+import (
+	"cmp"
+	"strings"
+)
 
 // release finds the places that have to go before their successors can come,
-// because memory cannot hold both.
+// because memory cannot hold both, or a node has no GPU for both.
 func (j *judgement) release() {
 	for _, p := range j.want.Partitions {
 		v := j.servers[p.Key]
 		if v == nil {
-			if !j.fits(p) {
+			switch {
+			case !j.hasGPU(p):
+				j.releaseOne(p)
+			case !j.fits(p):
 				j.releaseServers(p.GPU)
 			}
 			continue
@@ -36,6 +42,54 @@ func (j *judgement) fits(p Partition) bool {
 	}
 	// Without an old server there is nothing to wait for: the plan was judged.
 	return !old || taken+p.Memory <= room
+}
+
+// hasGPU reports that a node has a GPU left for a server that takes a whole one, or that nothing is to be waited for.
+func (j *judgement) hasGPU(p Partition) bool {
+	node := nodeOf(p.GPU)
+	all, whole := j.want.Whole[node]
+	if !whole {
+		return true
+	}
+	taken, old := j.begun[node], false
+	for _, v := range j.seen.Servers {
+		if nodeOf(v.GPU) == node {
+			taken, old = taken+1, old || !j.wanted[v.Key]
+		}
+	}
+	return !old || taken < all
+}
+
+// releaseOne lets one server go that is not wanted, of the partition's GPU if there is one, so that a node has a GPU for its successor: where all are replaced, as by
+// another image, one after the other, while the others serve. Where a successor does not start, no further one goes.
+func (j *judgement) releaseOne(p Partition) {
+	for _, q := range j.want.Partitions {
+		_, whole := j.want.Whole[nodeOf(q.GPU)]
+		if _, failed := j.seen.Starts[q.Key]; whole && failed && j.servers[q.Key] == nil {
+			return
+		}
+	}
+	var one *Server
+	for _, v := range j.seen.Servers {
+		if _, whole := j.want.Whole[nodeOf(v.GPU)]; !whole {
+			continue
+		}
+		if v.Phase != Up || j.released[place{v.ID, ""}] {
+			return // a change is under way
+		}
+		if !j.wanted[v.Key] && nodeOf(v.GPU) == nodeOf(p.GPU) && (one == nil || v.GPU == p.GPU && one.GPU != p.GPU) {
+			one = v
+		}
+	}
+	if one != nil {
+		j.released[place{one.ID, ""}] = true
+	}
+}
+
+// nodeOf is the node of a GPU's id.
+func nodeOf(gpu string) string {
+	node, _, _ := strings.Cut(gpu, "/")
+	return node
 }
 
 // releaseServers lets the servers of a GPU go that are not wanted.

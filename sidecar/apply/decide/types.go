@@ -18,6 +18,8 @@ type Want struct {
 	Models map[string]Model
 	// Memory of the GPUs in bytes, by id; 0 or absent is not known.
 	Memory map[string]uint64
+	// Whole is how many GPUs a node has for servers that take whole ones, whichever they are, by the GPUs' Node; absent where servers share GPUs.
+	Whole map[string]int
 	// Instead are models that are not wanted any more, by name, with those that serve
 	// in their place: an old one stays until one of these is ready.
 	Instead map[string][]string

@@ -39,6 +39,8 @@ type Driver interface {
 type Particular interface {
 	// Refused says why a partition cannot be on a GPU; nil where it can.
 	Refused(p *policy.Partition, g *policy.GPU) error
+	// Whole reports that a server on such a GPU takes a whole one of its node, whichever that is: another one finds no place until a GPU of the node is free.
+	Whole(g *policy.GPU) bool
 }
 
 // Spec says what to start.

@@ -26,13 +26,14 @@ import (
 // cache has the cluster's objects that conch has to do with, kept up by watches: Pods of the release and their disruption budget, nodes, the slices of the GPU driver,
 // and everybody's claims, which may hold GPUs.
 type cache struct {
+	release string
 	pods    corelisters.PodNamespaceLister
 	byLabel toolscache.Indexer
 	nodes   corelisters.NodeLister
 	slices  resourcelisters.ResourceSliceLister
 	claims  resourcelisters.ResourceClaimLister
 	budgets toolscache.Store
-	// standIns are the Pods that stand for GPUs; nil: there are none.
+	// standIns are the Pods that stand for GPUs.
 	standIns corelisters.PodNamespaceLister
 	watches  sync.WaitGroup
 	// stirred: nodes, slices or claims are others than when it was last cleared.
@@ -53,7 +54,7 @@ const syncPatience = 30 * time.Second
 
 // watch begins to keep a cache, and returns once it is complete. Seen and gone are called with Pods, one at a time; the watches end with life.
 func watch(ctx, life context.Context, o Options, seen, gone func(*core.Pod)) (*cache, error) {
-	c := &cache{}
+	c := &cache{release: o.Release}
 	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, LabelRelease+"="+o.Release, "")
 	heard := noted[*core.NodeList]{o.Client.CoreV1().Nodes(), func() {
 		now := time.Now()
@@ -83,10 +84,8 @@ func watch(ctx, life context.Context, o Options, seen, gone func(*core.Pod)) (*c
 	}
 	_, errNodes := nodes.AddEventHandler(stir)
 	errs := []error{errLabel, err, errNodes}
-	if o.Grow {
-		standIns := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelWantedBy+"="+o.Release, "")
-		all["Pods that stand for GPUs"], c.standIns = standIns, corelisters.NewPodLister(standIns.GetIndexer()).Pods(o.Namespace)
-	}
+	standIns := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelWantedBy+"="+o.Release, "")
+	all["Pods that stand for GPUs"], c.standIns = standIns, corelisters.NewPodLister(standIns.GetIndexer()).Pods(o.Namespace)
 	if o.DRA {
 		slices := informer(o.Client, o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
 		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(""), &resource.ResourceClaim{}, "", "")
@@ -171,10 +170,7 @@ func (c *cache) ofRelease() []*core.Pod {
 
 // standInPods are the Pods that stand for GPUs.
 func (c *cache) standInPods() []*core.Pod {
-	if c.standIns == nil {
-		return nil
-	}
-	all, err := c.standIns.List(labels.Everything())
+	all, err := c.standIns.List(labels.SelectorFromSet(labels.Set{labelWantedBy: c.release}))
 	if err != nil {
 		panic(err) // it is a map
 	}

@@ -18,6 +18,7 @@ import (
 	resource "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -32,7 +33,12 @@ func lagging(t *testing.T) (*testCluster, *watch.FakeWatcher) {
 	c := newCluster(t, node("node-1"), slice("node-1"))
 	c.silent = true
 	late := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 10})
-	c.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) { return true, late, nil })
+	c.PrependWatchReactor("pods", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		if a.(clienttesting.WatchAction).GetWatchRestrictions().Labels.Matches(labels.Set{"conch.io/release": "conch"}) {
+			return true, late, nil
+		}
+		return true, watch.NewFake(), nil // of stand-ins
+	})
 	return c, late
 }
 

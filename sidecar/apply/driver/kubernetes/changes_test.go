@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/conch-serving/conch/internal/bubble"
@@ -87,5 +88,39 @@ func TestAnOutageTakesNoNode(t *testing.T) {
 		require.Empty(t, changes)
 		change(t, c, "node-1", is(core.ConditionUnknown))
 		require.Equal(t, "GPU node-1.gpu-0 is node not ready, and another one has changed", <-changes)
+	})
+}
+
+// A device plugin that is started anew takes no GPU away: its node offers none for a moment. Where it offers none for longer, it has none.
+func TestADevicePluginIsStartedAnew(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		offers := func(gpus string) func(*core.Node) {
+			return func(n *core.Node) {
+				n.Labels = map[string]string{"nvidia.com/gpu.product": "Tesla-T4"}
+				n.Status.Allocatable = core.ResourceList{"nvidia.com/gpu": quantity.MustParse(gpus)}
+			}
+		}
+		one, other := node("node-1"), node("node-9")
+		offers("4")(one)
+		offers("4")(other)
+		c := newCluster(t, one, other)
+		changes := make(chan string, 16)
+		o := options(c)
+		o.Changed = func(reason string) { changes <- reason }
+		d := open(t, o)
+		change(t, c, "node-1", offers("0"))
+		time.Sleep(30 * time.Second)
+		require.Len(t, d.Nodes(), 2)
+		change(t, c, "node-1", offers("4"))
+		time.Sleep(10 * time.Minute)
+		require.Empty(t, changes)
+		change(t, c, "node-1", offers("0"))
+		time.Sleep(10 * time.Minute)
+		require.Len(t, changes, 1)
+		require.Contains(t, <-changes, "is no more")
+		require.Len(t, d.Nodes(), 1)
+		require.NoError(t, c.CoreV1().Nodes().Delete(t.Context(), "node-9", meta.DeleteOptions{}))
+		time.Sleep(5 * time.Second)
+		require.Len(t, changes, 1, "a node that is deleted has none at once")
 	})
 }

@@ -23,11 +23,11 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 )
 
-// Requests to the API server a second, and at once: a plan for many partitions starts many Pods, and a conch at rest asks for nothing.
+// Requests to a group of the API a second, and at once: a plan for many partitions starts many Pods, and a conch at rest asks for nothing. Each group has its own
+// account: a renewal of the lease that waited behind hundreds of Pods would come too late.
 const (
 	requestRate  = 50
 	requestBurst = 100
@@ -67,7 +67,7 @@ func Connect(key, kubeconfig, namespace string) (Connection, error) {
 	}
 	// client-go's own log would go past conch's, in another form. What matters of it is in errors.
 	klog.SetLogger(logr.Discard())
-	config.UserAgent, config.RateLimiter = "conch", flowcontrol.NewTokenBucketRateLimiter(requestRate, requestBurst)
+	config.UserAgent, config.QPS, config.Burst = "conch", requestRate, requestBurst
 	client, err := newClient(config)
 	if err != nil {
 		return Connection{}, fmt.Errorf("%s: %w", key, err)

@@ -4,13 +4,17 @@
 package kubernetes_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	authorization "k8s.io/api/authorization/v1"
@@ -64,4 +68,37 @@ clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], cont
 
 	_, err = kubernetes.Connect("driver.kubernetes.kubeconfig", filepath.Join(t.TempDir(), "absent"), "")
 	require.ErrorContains(t, err, "driver.kubernetes.kubeconfig: ")
+}
+
+// TestTheLeaseWaitsForNoPods: each group of the API has an account of its own, so that hundreds of requests about Pods do not keep a renewal from being in time.
+func TestTheLeaseWaitsForNoPods(t *testing.T) {
+	var pods atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/pods") {
+			pods.Add(1)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, `{}`)
+	}))
+	defer server.Close()
+	defer server.CloseClientConnections()
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
+clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], contexts: [{name: c, context: {cluster: a, user: u, namespace: serving}}]}`, server.URL), 0o600))
+	c, err := kubernetes.Connect("driver.kubernetes.kubeconfig", kubeconfig, "")
+	require.NoError(t, err)
+	const many = 1000
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range many {
+		all.Go(func() { _, _ = c.Client.CoreV1().Pods(c.Namespace).List(ctx, meta.ListOptions{}) })
+	}
+	require.Eventually(t, func() bool { return pods.Load() >= 100 }, 30*time.Second, time.Millisecond, "the others wait for their turn")
+	short, end := context.WithTimeout(ctx, 4*time.Second)
+	defer end()
+	_, err = c.Client.CoordinationV1().Leases(c.Namespace).Get(short, "conch-leader", meta.GetOptions{})
+	require.NoError(t, err)
+	require.Less(t, pods.Load(), int64(many))
+	cancel()
+	all.Wait()
 }

@@ -39,19 +39,24 @@ type Driver struct {
 	generations map[string]int
 	// condemned are Pods to remove until they are gone, by unique id: their names.
 	condemned map[types.UID]string
+	// doubtful are names of Pods whose creation was not answered, with when that was: the API server may have made them all the same.
+	doubtful map[string]time.Time
 	// claiming counts the starts under way that need a GPU's claim, by the claim's name.
 	claiming map[string]int
-	// nodes are those of the last look, and hearing, the loop's alone, is what it has seen of them.
-	nodes   []*policy.Node
-	hearing hearing
+	// nodes are those of the last look, and hearing, the loop's alone, is what it has seen of them. Vanished, the loop's too, is since when nodes offer no GPU that did.
+	nodes    []*policy.Node
+	hearing  hearing
+	vanished map[string]time.Time
 	// wanted is how many GPUs of each type the load wants; nil: it is not known. growsFrom, the loop's alone, is when a stand-in may be made again.
 	wanted    map[string]int
 	growsFrom time.Time
 
 	complaints complaints
-	reports    chan report
-	keeping    sync.WaitGroup
-	stop       context.CancelFunc
+	// writing has a place for each of the few changes that are under way at once.
+	writing chan struct{}
+	reports chan report
+	keeping sync.WaitGroup
+	stop    context.CancelFunc
 }
 
 // New makes the driver, once the objects of the cluster, which Check has found fit for it, are known.
@@ -63,7 +68,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]string{}, claiming: map[string]int{}, reports: make(chan report, maxReports),
+		condemned: map[types.UID]string{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
 	}
 	var err error
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {
@@ -129,6 +134,9 @@ func (d *Driver) Hash(p *policy.Partition, g *policy.GPU) string { return d.b.di
 // Refused says why this cluster cannot have a partition.
 func (d *Driver) Refused(p *policy.Partition, g *policy.GPU) error { return d.b.refused(p, g) }
 
+// Whole reports that a GPU is the device plugin's, which gives a Pod any that is free.
+func (d *Driver) Whole(g *policy.GPU) bool { return !byClaim(g) }
+
 // Nodes are those with GPUs, as they are now. They are not to be changed.
 func (d *Driver) Nodes() []*policy.Node {
 	d.mu.Lock()
@@ -157,7 +165,7 @@ func (d *Driver) Find(ctx context.Context) ([]driver.Server, error) {
 		if p.DeletionTimestamp != nil || over(p) {
 			continue // it ends by itself, or is removed as a dead one is
 		}
-		if err == nil && !kept[key] && p.Status.PodIP != "" {
+		if err == nil && !kept[key] && p.Status.PodIP != "" && runs(p) {
 			var s *server
 			if s, err = d.behind(p, spec); err == nil {
 				kept[key] = true
@@ -226,8 +234,8 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (*server, error) {
 		}
 		return nil, errors.Join(err, s.Kill(context.WithoutCancel(ctx)))
 	}
-	if err := d.answers(ctx, pod); err != nil {
-		d.b.Logger.Warn("a Pod's readiness gate could not be set: the cluster does not see that its server answers", "pod", pod.Name, "error", err)
+	if err := d.answers(ctx, pod.Name); err != nil {
+		d.b.Logger.Warn("a Pod's readiness gate could not be set, so that the cluster does not see yet that its server answers; it is tried again", "pod", pod.Name, "error", err)
 	}
 	return s, nil
 }
@@ -255,10 +263,12 @@ func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
 		return err
 	}
 	for {
-		if err := d.b.Fence(); err != nil {
+		done, err := d.turn(ctx)
+		if err != nil {
 			return err
 		}
 		is, err := d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, want.Name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+		done()
 		if err != nil || is.DeletionTimestamp == nil {
 			return err
 		}
@@ -274,21 +284,12 @@ func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
 func (d *Driver) create(ctx context.Context, spec driver.Spec) (*core.Pod, error) {
 	label := dnsName(spec.Partition.GetId(), 63)
 	for {
-		if err := d.b.Fence(); err != nil {
-			return nil, err
-		}
-		d.mu.Lock()
-		last := d.generations[label]
-		for _, p := range d.cache.ofPartition(label) {
-			last = max(last, generation(p))
-		}
-		d.generations[label] = last + 1
-		d.mu.Unlock()
-		want, err := d.b.pod(spec, last+1)
+		done, err := d.turn(ctx)
 		if err != nil {
 			return nil, err
 		}
-		pod, err := d.b.Client.CoreV1().Pods(d.b.Namespace).Create(ctx, want, meta.CreateOptions{FieldManager: fieldManager})
+		pod, err := d.createNext(ctx, spec, label)
+		done()
 		if apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
 			continue // one that the cache does not have yet
 		}
@@ -296,18 +297,66 @@ func (d *Driver) create(ctx context.Context, spec driver.Spec) (*core.Pod, error
 	}
 }
 
-// answers sets the readiness gate of a Pod.
-func (d *Driver) answers(ctx context.Context, p *core.Pod) error {
+// createNext asks for the Pod of the next generation once.
+func (d *Driver) createNext(ctx context.Context, spec driver.Spec, label string) (*core.Pod, error) {
+	d.mu.Lock()
+	last := d.generations[label]
+	for _, p := range d.cache.ofPartition(label) {
+		last = max(last, generation(p))
+	}
+	d.generations[label] = last + 1
+	d.mu.Unlock()
+	want, err := d.b.pod(spec, last+1)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := d.b.Client.CoreV1().Pods(d.b.Namespace).Create(ctx, want, meta.CreateOptions{FieldManager: fieldManager})
+	if err != nil && !refusal(err) {
+		d.mu.Lock()
+		d.doubtful[want.Name] = time.Now()
+		d.mu.Unlock()
+	}
+	return pod, err
+}
+
+// refusal reports that the API server has answered that it made nothing: with a status of a client's mistake. Where it answers nothing, or that it failed or took too
+// long, it may have.
+func refusal(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code/100 == 4
+}
+
+// writesAtOnce bounds the changes that are under way: a change asks the fence when its turn comes, and is sent within a moment after that.
+const writesAtOnce = 16
+
+// turn waits for that of a change of the cluster, and asks whether this conch may still make it. The caller calls done when it is made.
+func (d *Driver) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case d.writing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	if err := d.b.Fence(); err != nil {
+		<-d.writing
+		return nil, err
+	}
+	return func() { <-d.writing }, nil
+}
+
+// answers sets the readiness gate of a Pod.
+func (d *Driver) answers(ctx context.Context, pod string) error {
+	done, err := d.turn(ctx)
+	if err != nil {
 		return err
 	}
+	defer done()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []core.PodCondition{{
 		Type: gateAnswers, Status: core.ConditionTrue, Reason: "Answered", Message: "the server has answered conch", LastTransitionTime: meta.Now(),
 	}}}})
 	if err != nil {
 		return err
 	}
-	_, err = d.b.Client.CoreV1().Pods(d.b.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{FieldManager: fieldManager}, "status")
+	_, err = d.b.Client.CoreV1().Pods(d.b.Namespace).Patch(ctx, pod, types.StrategicMergePatchType, patch, meta.PatchOptions{FieldManager: fieldManager}, "status")
 	return err
 }
 
@@ -318,12 +367,14 @@ func (d *Driver) remove(ctx context.Context, name string, uid types.UID, grace i
 		d.condemned[uid] = name
 	}
 	d.mu.Unlock()
-	if err := d.b.Fence(); err != nil {
+	done, err := d.turn(ctx)
+	if err != nil {
 		return err
 	}
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	err := d.b.Client.CoreV1().Pods(d.b.Namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &meta.Preconditions{UID: &uid}})
+	err = d.b.Client.CoreV1().Pods(d.b.Namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &meta.Preconditions{UID: &uid}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another has its name
 	}

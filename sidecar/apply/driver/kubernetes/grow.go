@@ -63,7 +63,10 @@ func (d *Driver) missing() map[string]int {
 // One that has found a node has done its work, and makes room there for servers.
 func (d *Driver) grow(ctx context.Context) {
 	missing := d.missing()
-	if !d.b.Grow || missing == nil {
+	if !d.b.Grow {
+		missing = map[string]int{} // those of before the setting was changed go
+	}
+	if missing == nil {
 		return
 	}
 	want, left := map[string]string{}, mostWanted

@@ -6,9 +6,12 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	core "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +41,7 @@ func (d *Driver) keep(ctx context.Context) {
 		d.lookAtNodes()
 		if d.b.Fence() == nil {
 			d.bury(ctx)
+			d.mark(ctx)
 			d.releaseClaims(ctx)
 			d.guard(ctx)
 			d.grow(ctx)
@@ -52,7 +56,40 @@ func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
 	if len(excused) > 0 {
 		d.cache.stirred.Store(true) // the next look may find otherwise, though nothing comes in
 	}
-	return d.b.read(w, excused)
+	nodes, remarks = d.b.read(w, excused)
+	return d.withVanished(nodes, w, time.Now()), remarks
+}
+
+// withVanished adds nodes that are there as before but offer no GPU since a moment ago: their device plugin or DRA driver is being started anew, and their servers serve on.
+func (d *Driver) withVanished(nodes []*policy.Node, w world, now time.Time) []*policy.Node {
+	d.mu.Lock()
+	before := d.nodes
+	d.mu.Unlock()
+	offers, there := map[string]bool{}, map[string]bool{}
+	for _, n := range nodes {
+		offers[n.GetName()] = true
+	}
+	for _, n := range w.nodes {
+		there[n.Name] = true
+	}
+	vanished := d.vanished
+	d.vanished = map[string]time.Time{}
+	for _, n := range before {
+		if offers[n.GetName()] || !there[n.GetName()] {
+			continue
+		}
+		since, was := vanished[n.GetName()]
+		if !was {
+			since = now
+		}
+		if now.Sub(since) < returning {
+			d.vanished[n.GetName()] = since
+			nodes = append(nodes, n)
+			d.cache.stirred.Store(true) // the next look may find otherwise, though nothing comes in
+		}
+	}
+	slices.SortFunc(nodes, func(a, b *policy.Node) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return nodes
 }
 
 // lookAtNodes reports nodes that are others than before.
@@ -116,18 +153,47 @@ func difference(before, now []*policy.Node) string {
 	return text
 }
 
-// bury removes Pods that are dead, and those that were to be removed before and are not.
+// doubt is for how long a Pod whose creation was not answered may come to be known.
+const doubt = 2 * time.Minute
+
+// bury removes Pods that are dead, those that were to be removed before and are not, and those that were made though nobody heard of it.
 func (d *Driver) bury(ctx context.Context) {
+	d.mu.Lock()
+	maps.DeleteFunc(d.doubtful, func(_ string, since time.Time) bool { return time.Since(since) > doubt })
+	d.mu.Unlock()
 	for _, p := range d.cache.ofRelease() {
 		d.mu.Lock()
 		_, condemned := d.condemned[p.UID]
+		_, doubtful := d.doubtful[p.Name]
 		d.mu.Unlock()
-		if over(p) || condemned {
+		if over(p) || condemned || doubtful {
 			if err := d.remove(ctx, p.Name, p.UID, 0); err != nil {
 				d.b.Logger.Debug("a dead Pod could not be removed; it is tried again", "pod", p.Name, "error", err)
 			}
 		}
 	}
+}
+
+// mark sets the readiness gate of Pods whose servers have answered and which lack it: the API server did not answer when it was to be set, or the conch that started
+// them ended before.
+func (d *Driver) mark(ctx context.Context) {
+	for _, p := range d.cache.ofRelease() {
+		d.mu.Lock()
+		s := d.servers[p.UID]
+		d.mu.Unlock()
+		if s == nil || !s.answered.Load() || p.DeletionTimestamp != nil || gated(p) {
+			continue
+		}
+		if err := d.answers(ctx, p.Name); err != nil {
+			d.b.Logger.Debug("a Pod's readiness gate could not be set; it is tried again", "pod", p.Name, "error", err)
+			return
+		}
+	}
+}
+
+// gated reports that a Pod has its readiness gate set.
+func gated(p *core.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c core.PodCondition) bool { return c.Type == gateAnswers && c.Status == core.ConditionTrue })
 }
 
 // releaseClaims deletes claims of GPUs that no Pod uses, so that others may have them.

@@ -274,6 +274,9 @@ func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElection
 	if record.HolderIdentity == "" && r.l.holderOf() != r.l.o.Identity {
 		return errAnothers
 	}
+	if record.HolderIdentity == "" {
+		r.l.renewed.Store(nil) // before another may have it
+	}
 	if record.HolderIdentity == r.l.o.Identity && r.l.age() < r.l.renew-r.l.look/2 {
 		return nil // it has just been renewed
 	}

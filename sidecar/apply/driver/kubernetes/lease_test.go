@@ -228,3 +228,28 @@ func TestALeaseIsTakenSoon(t *testing.T) {
 		}
 	}
 }
+
+// TestALeaseThatIsGivenBackIsNotHeld: not from the moment on in which another may have it.
+func TestALeaseThatIsGivenBackIsNotHeld(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var l *kubernetes.Lease
+		given := false
+		c.PrependReactor("update", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if holder := a.(clienttesting.UpdateAction).GetObject().(*coordination.Lease).Spec.HolderIdentity; holder == nil || *holder == "" {
+				given = true
+				assert.ErrorIs(t, l.Held(), kubernetes.ErrNotLeading)
+			}
+			return false, nil, nil
+		})
+		var err error
+		l, err = kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+			Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "first",
+			Logger: slog.New(slog.DiscardHandler), Lost: func(string) {},
+		})
+		require.NoError(t, err)
+		require.NoError(t, l.Held())
+		l.Release()
+		require.True(t, given)
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ type server struct {
 
 	once sync.Once
 	done chan struct{}
+	// answered: it has, at least once.
+	answered atomic.Bool
 
 	mu    sync.Mutex
 	death string
@@ -63,6 +66,18 @@ func (s *server) Begin() time.Time          { return s.begin }
 // Log is empty: kubectl logs has it.
 func (s *server) Log() string           { return "" }
 func (s *server) Done() <-chan struct{} { return s.done }
+
+// Ready implements driver.Server; and so does Live.
+func (s *server) Ready(ctx context.Context) error { return s.noting(s.Remote.Ready(ctx)) }
+func (s *server) Live(ctx context.Context) error  { return s.noting(s.Remote.Live(ctx)) }
+
+// noting notes that the server has answered.
+func (s *server) noting(err error) error {
+	if err == nil {
+		s.answered.Store(true)
+	}
+	return err
+}
 
 // Death implements driver.Server.
 func (s *server) Death() string {
