@@ -59,6 +59,8 @@ type loop struct {
 	nothingNew bool
 	// mutes are the servers that answer no health probe, and are not taken for broken yet.
 	mutes map[*server]bool
+	// cutSince is when no server of any node answered the last time; zero: there always was one.
+	cutSince time.Time
 }
 
 // server is a process with what the loop knows of it.

@@ -163,8 +163,8 @@ func (l *loop) settled(models []string) (settled bool, failure error) {
 			if l.loads[key].Deaths == 1 {
 				err = nil // it is tried once more: what killed the server may have been another load
 			}
-			if f := l.starts[p.Key]; err == nil && f.Attempts > 1 && !l.hasServer(p.Key) {
-				err = &StartError{Partition: p.Partition, Reason: f.Reason}
+			if reason := l.unstarted(p.Key); err == nil && reason != "" {
+				err = &StartError{Partition: p.Partition, Reason: reason}
 			}
 			switch {
 			case err != nil && failure == nil:
@@ -176,14 +176,26 @@ func (l *loop) settled(models []string) (settled bool, failure error) {
 	}
 	if len(models) == 0 {
 		for _, p := range l.want.Partitions {
-			if !l.hasServer(p.Key) && l.starts[p.Key].Attempts < 2 {
+			reason := l.unstarted(p.Key)
+			if !l.hasServer(p.Key) && reason == "" {
 				settled = false
-			} else if !l.hasServer(p.Key) && failure == nil {
-				failure = &StartError{Partition: p.Partition, Reason: l.starts[p.Key].Reason}
+			} else if reason != "" && failure == nil {
+				failure = &StartError{Partition: p.Partition, Reason: reason}
 			}
 		}
 	}
 	return settled, failure
+}
+
+// unstarted says why a partition has no server and may have none for long; empty where it has one, or is about to.
+func (l *loop) unstarted(k decide.Key) string {
+	switch f := l.starts[k]; {
+	case l.hasServer(k):
+		return ""
+	case f.Attempts > 1:
+		return f.Reason
+	}
+	return l.last.Blocked[k]
 }
 
 func (l *loop) hasServer(k decide.Key) bool {

@@ -124,7 +124,9 @@ func TestAConchThatIsCutOff(t *testing.T) {
 		refuse(refused, "p", "q")
 		after(time.Minute)
 		require.Empty(t, w.did())
-		refuse(nil, "p", "q")
+		refuse(nil, "p")
+		after(10 * time.Second)
+		refuse(nil, "q") // whose connection was tried again later
 		after(time.Minute)
 		require.Empty(t, w.did())
 		require.True(t, w.serves("a"))

@@ -17,55 +17,72 @@ type silence struct {
 	reason      string
 }
 
-// cutOff is how long conch may be cut off from all servers before it takes them for broken.
-const cutOff = 2 * time.Minute
+const (
+	// cutOff is how long conch may be cut off from all servers before it takes them for broken.
+	cutOff = 2 * time.Minute
+	// returns is how long some of them may take to answer again after the first: connections are tried again after pauses that have grown.
+	returns = 30 * time.Second
+)
 
 // answered takes in that a server has answered a probe that was sent at a time.
 func (l *loop) answered(v *server, at time.Time) {
 	v.answered, v.silent = at, nil
 	delete(l.mutes, v)
-	l.judge()
+	for m := range l.mutes {
+		if nodeOf(m.GPU) != nodeOf(v.GPU) && m.silent.during(at) {
+			l.takeForBroken(m)
+		}
+	}
 }
 
-// mute takes in that a server has not answered a probe that was sent at a time.
+// mute takes in that a server has not answered a probe that was sent at a time. It is broken if one of another node has answered one meanwhile. Where none of any node does, it is
+// rather this conch that is cut off from them, which serve others on, or will again: to end them all would not mend that.
 func (l *loop) mute(v *server, at time.Time, reason string) {
 	if l.server(v.ID) == nil || v.Broken != "" {
+		delete(l.mutes, v)
 		return
 	}
 	first := v.silent == nil
 	if first {
 		v.silent = &silence{since: at}
-		l.mutes[v] = true
 	}
+	l.mutes[v] = true
 	v.silent.sent, v.silent.until, v.silent.reason = at, time.Now(), reason
-	l.judge()
+	elsewhere, heard, all := false, false, true
+	for _, o := range l.servers {
+		if o.Phase != decide.Up || o.Broken != "" {
+			continue
+		}
+		all = all && l.mutes[o]
+		if nodeOf(o.GPU) != nodeOf(v.GPU) {
+			elsewhere, heard = true, heard || v.silent.during(o.answered)
+		}
+	}
+	switch {
+	case !elsewhere || time.Since(v.silent.since) >= cutOff:
+		l.cutSince = time.Time{}
+		l.takeForBroken(v)
+	case heard:
+		l.takeForBroken(v)
+	case all:
+		l.cutSince = time.Now()
+	}
 	if first && v.Broken == "" {
 		l.r.o.Logger.Warn("a server does not answer; it is taken for broken once one of another node does", "partition", v.Partition, "reason", reason)
 	}
 }
 
-// judge takes servers for broken that have not answered a probe during which one of another node did. Where none of any node does, it is rather this conch that is cut off from them, which
-// serve others on, or will again: to end them all would not mend that.
-func (l *loop) judge() {
-	for v := range l.mutes {
-		if l.server(v.ID) == nil {
-			delete(l.mutes, v)
-			continue
-		}
-		elsewhere, heard := false, false
-		for _, o := range l.servers {
-			if o.Phase == decide.Up && nodeOf(o.GPU) != nodeOf(v.GPU) {
-				elsewhere, heard = true, heard || o.answered.After(v.silent.sent) && !o.answered.After(v.silent.until)
-			}
-		}
-		if !elsewhere || heard || time.Since(v.silent.since) >= cutOff {
-			if v.Broken == "" {
-				v.Broken = v.silent.reason
-			}
-			delete(l.mutes, v)
-			l.nothingNew = false
-		}
+// during reports whether a time is in the last probe that was not answered.
+func (s *silence) during(at time.Time) bool { return at.After(s.sent) && !at.After(s.until) }
+
+// takeForBroken has a server ended that does not answer, unless conch was cut off from all a moment ago.
+func (l *loop) takeForBroken(v *server) {
+	if !l.cutSince.IsZero() && time.Since(l.cutSince) < returns {
+		return
 	}
+	v.Broken = v.silent.reason
+	delete(l.mutes, v)
+	l.nothingNew = false
 }
 
 // nodeOf is the node of a GPU's id.

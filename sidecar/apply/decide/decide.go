@@ -18,6 +18,7 @@ func Decide(w Want, s Seen, now time.Time) Decision {
 	for _, v := range s.Servers {
 		j.servers[v.Key] = v
 	}
+	j.out.Blocked = map[Key]string{}
 	j.index()
 	j.fallBack()
 	j.holders = holders(j.want.Partitions)

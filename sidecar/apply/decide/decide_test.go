@@ -321,7 +321,9 @@ func TestServersOfWholeGPUsAreReplacedOneAfterTheOther(t *testing.T) {
 		{"the first ends", []*decide.Server{stopping, before(2, "q", "n", "node/1")}, nil, does{"stop p"}},
 		{"it has ended", []*decide.Server{before(2, "q", "n", "node/1")}, nil, does{"start p"}},
 		{"its successor starts", []*decide.Server{before(2, "q", "n", "node/1"), starting}, nil, does{"start p"}},
+		{"it is up, without its model", []*decide.Server{before(2, "q", "n", "node/1"), at(up(3, key("p"), "1"), "node/0")}, nil, does{"load p/m"}},
 		{"it is there", []*decide.Server{before(2, "q", "n", "node/1"), at(up(3, key("p"), "1", "m"), "node/0")}, nil, does{"stop q"}},
+		{"it failed once, and another has its GPU by now", []*decide.Server{before(1, "p", "m", "node/0"), at(up(5, key("q"), "1", "n"), "node/1")}, failed, does{"stop p"}},
 		{"it does not start, on the node's only other GPU", []*decide.Server{before(2, "q", "n", "node/1"), before(4, "r", "x", "node/0")}, failed, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -329,8 +331,16 @@ func TestServersOfWholeGPUsAreReplacedOneAfterTheOther(t *testing.T) {
 			got := slices.DeleteFunc(actions(d), func(a string) bool { return a == "stop r" }) // not wanted, and routed to by nobody
 			require.Equal(t, len(c.actions), len(got), "%v", got)
 			require.ElementsMatch(t, c.actions, got)
+			require.Empty(t, d.Blocked)
 		})
 	}
+	for k := range failed {
+		failed[k] = decide.Failure{Attempts: 2, Next: t0.Add(time.Minute), Reason: "no such image"}
+	}
+	w.Partitions[1].GPU, w.Whole = "other/0", map[string]int{"node": 2, "other": 1}
+	d := decide.Decide(w, decide.Seen{Servers: []*decide.Server{before(2, "q", "n", "other/0")}, Starts: failed}, t0)
+	require.Empty(t, actions(d))
+	require.Contains(t, d.Blocked[key("q")], "node other has no GPU left for it, and no old server goes while that of partition p does not start: no such image")
 }
 
 // full is a server with a model that takes memory.

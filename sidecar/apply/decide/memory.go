@@ -5,6 +5,7 @@ package decide
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 )
 
@@ -61,11 +62,20 @@ func (j *judgement) hasGPU(p Partition) bool {
 }
 
 // releaseOne lets one server go that is not wanted, of the partition's GPU if there is one, so that a node has a GPU for its successor: where all are replaced, as by
-// another image, one after the other, while the others serve. Where a successor does not start, no further one goes.
+// another image, one after the other, while the others serve. Where a successor does not start though it has a GPU, no further one goes.
 func (j *judgement) releaseOne(p Partition) {
 	for _, q := range j.want.Partitions {
-		_, whole := j.want.Whole[nodeOf(q.GPU)]
-		if _, failed := j.seen.Starts[q.Key]; whole && failed && j.servers[q.Key] == nil {
+		if _, whole := j.want.Whole[nodeOf(q.GPU)]; !whole {
+			continue
+		}
+		v := j.servers[q.Key]
+		if v != nil && !j.done(q, v) {
+			return
+		}
+		if f, failed := j.seen.Starts[q.Key]; v == nil && failed && j.hasGPU(q) {
+			if f.Attempts > 1 {
+				j.out.Blocked[p.Key] = fmt.Sprintf("node %s has no GPU left for it, and no old server goes while that of partition %s does not start: %s", nodeOf(p.GPU), q.Partition, f.Reason)
+			}
 			return
 		}
 	}
@@ -84,6 +94,16 @@ func (j *judgement) releaseOne(p Partition) {
 	if one != nil {
 		j.released[place{one.ID, ""}] = true
 	}
+}
+
+// done reports that a server serves all that its partition is to have, but what does not load.
+func (j *judgement) done(p Partition, v *Server) bool {
+	for _, in := range p.Instances {
+		if _, failed := j.failure(p.Key, in.Model); !failed && !j.serves(v, in.Model) {
+			return false
+		}
+	}
+	return true
 }
 
 // nodeOf is the node of a GPU's id.

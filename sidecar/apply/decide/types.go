@@ -217,6 +217,8 @@ type Decision struct {
 	Conditions []Condition
 	// Settled: every wanted instance is routed to, or has failed.
 	Settled bool
+	// Blocked says why no server is started for a partition until something else is mended, by its key.
+	Blocked map[Key]string
 	// Wake is when to decide again although nothing happens; zero is never.
 	Wake time.Time
 }

@@ -122,6 +122,9 @@ func (in *intake) behind() error {
 	kept := copy(rest[:], in.data)
 	in.release()
 	buf, n, err := in.ready.ReadOnReady(chunkSize, in.pool)
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
 	if err != nil {
 		return err
 	}

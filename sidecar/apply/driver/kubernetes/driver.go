@@ -320,10 +320,10 @@ func (d *Driver) createNext(ctx context.Context, spec driver.Spec, label string)
 }
 
 // refusal reports that the API server has answered that it made nothing: with a status of a client's mistake. Where it answers nothing, or that it failed or took too
-// long, it may have.
+// long, it may have. So it may where there is a Pod of that name, of which nobody knows: client-go asks again where the first answer was such a one.
 func refusal(err error) bool {
 	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Code/100 == 4
+	return errors.As(err, &status) && status.Status().Code/100 == 4 && !apierrors.IsAlreadyExists(err)
 }
 
 // writesAtOnce bounds the changes that are under way: a change asks the fence when its turn comes, and is sent within a moment after that.
@@ -367,13 +367,13 @@ func (d *Driver) remove(ctx context.Context, name string, uid types.UID, grace i
 		d.condemned[uid] = name
 	}
 	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	done, err := d.turn(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
 	err = d.b.Client.CoreV1().Pods(d.b.Namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &meta.Preconditions{UID: &uid}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another has its name

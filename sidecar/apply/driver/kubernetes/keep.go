@@ -57,25 +57,25 @@ func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
 		d.cache.stirred.Store(true) // the next look may find otherwise, though nothing comes in
 	}
 	nodes, remarks = d.b.read(w, excused)
-	return d.withVanished(nodes, w, time.Now()), remarks
+	return d.withVanished(nodes, w, excused, time.Now()), remarks
 }
 
 // withVanished adds nodes that are there as before but offer no GPU since a moment ago: their device plugin or DRA driver is being started anew, and their servers serve on.
-func (d *Driver) withVanished(nodes []*policy.Node, w world, now time.Time) []*policy.Node {
+func (d *Driver) withVanished(nodes []*policy.Node, w world, excused map[string]bool, now time.Time) []*policy.Node {
 	d.mu.Lock()
 	before := d.nodes
 	d.mu.Unlock()
-	offers, there := map[string]bool{}, map[string]bool{}
+	offers, there := map[string]bool{}, map[string]*core.Node{}
 	for _, n := range nodes {
 		offers[n.GetName()] = true
 	}
 	for _, n := range w.nodes {
-		there[n.Name] = true
+		there[n.Name] = n
 	}
 	vanished := d.vanished
 	d.vanished = map[string]time.Time{}
 	for _, n := range before {
-		if offers[n.GetName()] || !there[n.GetName()] {
+		if offers[n.GetName()] || there[n.GetName()] == nil {
 			continue
 		}
 		since, was := vanished[n.GetName()]
@@ -84,6 +84,12 @@ func (d *Driver) withVanished(nodes []*policy.Node, w world, now time.Time) []*p
 		}
 		if now.Sub(since) < returning {
 			d.vanished[n.GetName()] = since
+			n = proto.CloneOf(n)
+			if why := d.b.whyNot(there[n.GetName()], excused[n.GetName()]); why != "" {
+				for _, g := range n.GetGpus() {
+					unavailable(g, why)
+				}
+			}
 			nodes = append(nodes, n)
 			d.cache.stirred.Store(true) // the next look may find otherwise, though nothing comes in
 		}

@@ -314,13 +314,16 @@ func (c *Conn) owe(n int64) {
 	c.gate.bytes.Add(n)
 }
 
-func (c *Conn) paid(n int64) {
+// paid counts n bytes of an answer out. Taken: by the client, which has moved then.
+func (c *Conn) paid(n int64, taken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed.Load() {
 		return
 	}
-	c.moved.Store(time.Now().UnixNano())
+	if taken {
+		c.moved.Store(time.Now().UnixNano())
+	}
 	c.unsent.Add(-n)
 	c.gate.bytes.Add(-n)
 }

@@ -160,7 +160,7 @@ var smallAnswers = sync.Pool{New: func() any { b := make([]byte, smallAnswer); r
 // does not free it.
 func (r *Request) Undelivered() {
 	if r != nil && r.last != nil {
-		r.last.pay()
+		r.last.pay(false)
 	}
 }
 
@@ -184,15 +184,15 @@ func (*owed) Get(n int) *[]byte {
 }
 
 // pay counts the answer out, once.
-func (o *owed) pay() {
+func (o *owed) pay(taken bool) {
 	if n := o.n.Swap(0); n > 0 {
-		o.c.paid(n)
+		o.c.paid(n, taken)
 	}
 }
 
 // Put implements mem.BufferPool.
 func (o *owed) Put(b *[]byte) {
-	o.pay()
+	o.pay(true)
 	switch {
 	case !o.small:
 		o.under.Free()
