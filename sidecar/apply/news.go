@@ -19,6 +19,7 @@ func (l *loop) died(v *server) {
 		return
 	}
 	l.remove(v)
+	delete(l.mutes, v)
 	for slot, t := range l.under {
 		if slot.Server == v.ID && t.Kind != decide.LoadIt {
 			t.cancel() // a load finds out by itself whether its server lives

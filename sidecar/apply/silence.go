@@ -4,7 +4,6 @@
 package apply
 
 import (
-	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/apply/decide"
@@ -29,7 +28,7 @@ func (l *loop) answered(v *server, at time.Time) {
 	v.answered, v.silent = at, nil
 	delete(l.mutes, v)
 	for m := range l.mutes {
-		if nodeOf(m.GPU) != nodeOf(v.GPU) && m.silent.during(at) {
+		if decide.NodeOf(m.GPU) != decide.NodeOf(v.GPU) && m.silent.during(at) {
 			l.takeForBroken(m)
 		}
 	}
@@ -54,7 +53,7 @@ func (l *loop) mute(v *server, at time.Time, reason string) {
 			continue
 		}
 		all = all && l.mutes[o]
-		if nodeOf(o.GPU) != nodeOf(v.GPU) {
+		if decide.NodeOf(o.GPU) != decide.NodeOf(v.GPU) {
 			elsewhere, heard = true, heard || v.silent.during(o.answered)
 		}
 	}
@@ -83,10 +82,4 @@ func (l *loop) takeForBroken(v *server) {
 	v.Broken = v.silent.reason
 	delete(l.mutes, v)
 	l.nothingNew = false
-}
-
-// nodeOf is the node of a GPU's id.
-func nodeOf(gpu string) string {
-	node, _, _ := strings.Cut(gpu, "/")
-	return node
 }

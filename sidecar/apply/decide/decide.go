@@ -161,7 +161,7 @@ func (j *judgement) start(p Partition) {
 		j.pending = true
 	}
 	if !j.hasGPU(p) {
-		j.condition(Condition{Partition: p.Partition, Kind: IsWaiting, Reason: fmt.Sprintf("for a GPU of node %s that an old server has", nodeOf(p.GPU))})
+		j.condition(Condition{Partition: p.Partition, Kind: IsWaiting, Reason: fmt.Sprintf("for a GPU of node %s that an old server has", NodeOf(p.GPU))})
 		j.pending = true
 		return
 	}
@@ -170,7 +170,7 @@ func (j *judgement) start(p Partition) {
 		j.pending = true
 		return
 	}
-	j.begun[nodeOf(p.GPU)]++
+	j.begun[NodeOf(p.GPU)]++
 	j.act(Action{Kind: Start, Key: p.Key})
 	if !failed {
 		j.condition(Condition{Partition: p.Partition, Kind: IsStarting, Reason: "the server is started"})

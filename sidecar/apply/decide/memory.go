@@ -47,14 +47,14 @@ func (j *judgement) fits(p Partition) bool {
 
 // hasGPU reports that a node has a GPU left for a server that takes a whole one, or that nothing is to be waited for.
 func (j *judgement) hasGPU(p Partition) bool {
-	node := nodeOf(p.GPU)
+	node := NodeOf(p.GPU)
 	all, whole := j.want.Whole[node]
 	if !whole {
 		return true
 	}
 	taken, old := j.begun[node], false
 	for _, v := range j.seen.Servers {
-		if nodeOf(v.GPU) == node {
+		if NodeOf(v.GPU) == node {
 			taken, old = taken+1, old || !j.wanted[v.Key]
 		}
 	}
@@ -65,7 +65,7 @@ func (j *judgement) hasGPU(p Partition) bool {
 // another image, one after the other, while the others serve. Where a successor does not start though it has a GPU, no further one goes.
 func (j *judgement) releaseOne(p Partition) {
 	for _, q := range j.want.Partitions {
-		if _, whole := j.want.Whole[nodeOf(q.GPU)]; !whole {
+		if _, whole := j.want.Whole[NodeOf(q.GPU)]; !whole {
 			continue
 		}
 		v := j.servers[q.Key]
@@ -74,20 +74,20 @@ func (j *judgement) releaseOne(p Partition) {
 		}
 		if f, failed := j.seen.Starts[q.Key]; v == nil && failed && j.hasGPU(q) {
 			if f.Attempts > 1 {
-				j.out.Blocked[p.Key] = fmt.Sprintf("node %s has no GPU left for it, and no old server goes while that of partition %s does not start: %s", nodeOf(p.GPU), q.Partition, f.Reason)
+				j.out.Blocked[p.Key] = fmt.Sprintf("node %s has no GPU left for it, and no old server goes while that of partition %s does not start: %s", NodeOf(p.GPU), q.Partition, f.Reason)
 			}
 			return
 		}
 	}
 	var one *Server
 	for _, v := range j.seen.Servers {
-		if _, whole := j.want.Whole[nodeOf(v.GPU)]; !whole {
+		if _, whole := j.want.Whole[NodeOf(v.GPU)]; !whole {
 			continue
 		}
 		if v.Phase != Up || j.released[place{v.ID, ""}] {
 			return // a change is under way
 		}
-		if !j.wanted[v.Key] && nodeOf(v.GPU) == nodeOf(p.GPU) && (one == nil || v.GPU == p.GPU && one.GPU != p.GPU) {
+		if !j.wanted[v.Key] && NodeOf(v.GPU) == NodeOf(p.GPU) && (one == nil || v.GPU == p.GPU && one.GPU != p.GPU) {
 			one = v
 		}
 	}
@@ -106,8 +106,8 @@ func (j *judgement) done(p Partition, v *Server) bool {
 	return true
 }
 
-// nodeOf is the node of a GPU's id.
-func nodeOf(gpu string) string {
+// NodeOf is the node of a GPU's id, NODE/ID.
+func NodeOf(gpu string) string {
 	node, _, _ := strings.Cut(gpu, "/")
 	return node
 }

@@ -23,6 +23,14 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 )
 
+// kubeconfigOf is the file of one whose context is that of a server, in the namespace serving.
+func kubeconfigOf(t *testing.T, server string) string {
+	path := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
+clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], contexts: [{name: c, context: {cluster: a, user: u, namespace: serving}}]}`, server), 0o600))
+	return path
+}
+
 // TestConnect: each group of the API is asked at its own path of the server that the kubeconfig names, in the context's namespace.
 func TestConnect(t *testing.T) {
 	var mu sync.Mutex
@@ -36,9 +44,7 @@ func TestConnect(t *testing.T) {
 	}))
 	defer server.Close()
 	defer server.CloseClientConnections()
-	kubeconfig := filepath.Join(t.TempDir(), "config")
-	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
-clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], contexts: [{name: c, context: {cluster: a, user: u, namespace: serving}}]}`, server.URL), 0o600))
+	kubeconfig := kubeconfigOf(t, server.URL)
 	c, err := kubernetes.Connect("driver.kubernetes.kubeconfig", kubeconfig, "")
 	require.NoError(t, err)
 	require.Equal(t, "serving", c.Namespace)
@@ -82,9 +88,7 @@ func TestTheLeaseWaitsForNoPods(t *testing.T) {
 	}))
 	defer server.Close()
 	defer server.CloseClientConnections()
-	kubeconfig := filepath.Join(t.TempDir(), "config")
-	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
-clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], contexts: [{name: c, context: {cluster: a, user: u, namespace: serving}}]}`, server.URL), 0o600))
+	kubeconfig := kubeconfigOf(t, server.URL)
 	c, err := kubernetes.Connect("driver.kubernetes.kubeconfig", kubeconfig, "")
 	require.NoError(t, err)
 	const many = 1000

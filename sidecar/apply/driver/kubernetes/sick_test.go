@@ -106,7 +106,13 @@ func TestAPodOfWhichTheAPIServerSaidNothing(t *testing.T) {
 	eventually(t, "the Pod goes", func() bool { return len(c.names()) == 0 })
 	s, err := d.Start(t.Context(), part(t, d, "p", 100))
 	require.NoError(t, err)
-	time.Sleep(2 * time.Second) // the cluster is put in order each second
+	// Pods are removed before the disruption budget is set in order.
+	budgets := c.PolicyV1().PodDisruptionBudgets(namespace)
+	require.NoError(t, budgets.Delete(t.Context(), "conch-servers", meta.DeleteOptions{}))
+	eventually(t, "the cluster is put in order once more", func() bool {
+		_, err := budgets.Get(t.Context(), "conch-servers", meta.GetOptions{})
+		return err == nil
+	})
 	require.Equal(t, []string{"conch-p-2"}, c.names())
 	require.NoError(t, s.Kill(t.Context()))
 	<-s.Done()
