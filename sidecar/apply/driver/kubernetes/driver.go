@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	core "k8s.io/api/core/v1"
+	resource "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,8 +38,8 @@ type Driver struct {
 	servers map[types.UID]*server
 	// generations are the latest of each partition, by its label.
 	generations map[string]int
-	// condemned are Pods to remove until they are gone, by unique id: their names.
-	condemned map[types.UID]string
+	// condemned are Pods to remove until they are gone, by unique id, with since when.
+	condemned map[types.UID]time.Time
 	// doubtful are names of Pods whose creation was not answered, with when that was: the API server may have made them all the same.
 	doubtful map[string]time.Time
 	// claiming counts the starts under way that need a GPU's claim, by the claim's name.
@@ -68,7 +69,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]string{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
+		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
 	}
 	var err error
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {
@@ -263,12 +264,11 @@ func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
 		return err
 	}
 	for {
-		done, err := d.turn(ctx)
-		if err != nil {
+		var is *resource.ResourceClaim
+		err := d.change(ctx, func(ctx context.Context) (err error) {
+			is, err = d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, want.Name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
 			return err
-		}
-		is, err := d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, want.Name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
-		done()
+		})
 		if err != nil || is.DeletionTimestamp == nil {
 			return err
 		}
@@ -284,12 +284,11 @@ func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
 func (d *Driver) create(ctx context.Context, spec driver.Spec) (*core.Pod, error) {
 	label := dnsName(spec.Partition.GetId(), 63)
 	for {
-		done, err := d.turn(ctx)
-		if err != nil {
-			return nil, err
-		}
-		pod, err := d.createNext(ctx, spec, label)
-		done()
+		var pod *core.Pod
+		err := d.change(ctx, func(ctx context.Context) (err error) {
+			pod, err = d.createNext(ctx, spec, label)
+			return err
+		})
 		if apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
 			continue // one that the cache does not have yet
 		}
@@ -329,54 +328,60 @@ func refusal(err error) bool {
 // writesAtOnce bounds the changes that are under way: a change asks the fence when its turn comes, and is sent within a moment after that.
 const writesAtOnce = 16
 
-// turn waits for that of a change of the cluster, and asks whether this conch may still make it. The caller calls done when it is made.
-func (d *Driver) turn(ctx context.Context) (done func(), err error) {
+// changePatience bounds one change: one that the API server does not answer keeps its turn from others no longer.
+const changePatience = 30 * time.Second
+
+// change makes a change of the cluster when its turn comes, if this conch may still make it then.
+func (d *Driver) change(ctx context.Context, do func(context.Context) error) error {
 	select {
 	case d.writing <- struct{}{}:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
+	defer func() { <-d.writing }()
 	if err := d.b.Fence(); err != nil {
-		<-d.writing
-		return nil, err
+		return err
 	}
-	return func() { <-d.writing }, nil
+	ctx, cancel := context.WithTimeout(ctx, changePatience)
+	defer cancel()
+	return do(ctx)
 }
 
 // answers sets the readiness gate of a Pod.
 func (d *Driver) answers(ctx context.Context, pod string) error {
-	done, err := d.turn(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []core.PodCondition{{
 		Type: gateAnswers, Status: core.ConditionTrue, Reason: "Answered", Message: "the server has answered conch", LastTransitionTime: meta.Now(),
 	}}}})
 	if err != nil {
 		return err
 	}
-	_, err = d.b.Client.CoreV1().Pods(d.b.Namespace).Patch(ctx, pod, types.StrategicMergePatchType, patch, meta.PatchOptions{FieldManager: fieldManager}, "status")
-	return err
+	return d.change(ctx, func(ctx context.Context) error {
+		_, err := d.b.Client.CoreV1().Pods(d.b.Namespace).Patch(ctx, pod, types.StrategicMergePatchType, patch, meta.PatchOptions{FieldManager: fieldManager}, "status")
+		return err
+	})
 }
 
 // remove deletes a Pod, and sees to it until it is gone: an API server that does not answer now does later.
 func (d *Driver) remove(ctx context.Context, name string, uid types.UID, grace int64) error {
 	d.mu.Lock()
 	if grace == 0 {
-		d.condemned[uid] = name
+		d.condemned[uid] = time.Now()
 	}
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	done, err := d.turn(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	err = d.b.Client.CoreV1().Pods(d.b.Namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &meta.Preconditions{UID: &uid}})
+	return d.delete(ctx, name, uid, grace)
+}
+
+// delete asks for the end of a Pod; one that is gone, or whose name another has, has ended.
+func (d *Driver) delete(ctx context.Context, name string, uid types.UID, grace int64) error {
+	return d.change(ctx, func(ctx context.Context) error {
+		return goneIsDone(d.b.Client.CoreV1().Pods(d.b.Namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &meta.Preconditions{UID: &uid}}))
+	})
+}
+
+// goneIsDone is how a deletion ended: what is gone, or is another by now, need not be deleted.
+func goneIsDone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or another has its name
+		return nil
 	}
 	return err
 }

@@ -104,9 +104,7 @@ func (d *Driver) grow(ctx context.Context) {
 
 // dismiss deletes a stand-in; its claim goes as others do that no Pod uses.
 func (d *Driver) dismiss(ctx context.Context, p *core.Pod) {
-	now := int64(0)
-	err := d.b.Client.CoreV1().Pods(d.b.Namespace).Delete(ctx, p.Name, meta.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &meta.Preconditions{UID: &p.UID}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := d.delete(ctx, p.Name, p.UID, 0); err != nil {
 		d.b.Logger.Debug("a Pod that stands for a GPU could not be deleted; it is tried again", "pod", p.Name, "error", err)
 	}
 }
@@ -128,7 +126,11 @@ func (d *Driver) standIn(ctx context.Context, name, gpuType string) error {
 		if err != nil {
 			return err
 		}
-		if _, err = d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)}); err != nil {
+		err = d.change(ctx, func(ctx context.Context) error {
+			_, err := d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -136,7 +138,10 @@ func (d *Driver) standIn(ctx context.Context, name, gpuType string) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.b.Client.CoreV1().Pods(d.b.Namespace).Create(ctx, p, meta.CreateOptions{FieldManager: fieldManager})
+	err = d.change(ctx, func(ctx context.Context) error {
+		_, err := d.b.Client.CoreV1().Pods(d.b.Namespace).Create(ctx, p, meta.CreateOptions{FieldManager: fieldManager})
+		return err
+	})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // the cache does not have it yet
 	}

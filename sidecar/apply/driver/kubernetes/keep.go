@@ -13,7 +13,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	resource "k8s.io/api/resource/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -159,15 +159,21 @@ func difference(before, now []*policy.Node) string {
 	return text
 }
 
-// doubt is for how long a Pod whose creation was not answered may come to be known.
+// doubt is for how long a Pod may come to be known, such as one whose creation was not answered.
 const doubt = 2 * time.Minute
 
 // bury removes Pods that are dead, those that were to be removed before and are not, and those that were made though nobody heard of it.
 func (d *Driver) bury(ctx context.Context) {
+	pods := d.cache.ofRelease()
+	there := map[types.UID]bool{}
+	for _, p := range pods {
+		there[p.UID] = true
+	}
 	d.mu.Lock()
 	maps.DeleteFunc(d.doubtful, func(_ string, since time.Time) bool { return time.Since(since) > doubt })
+	maps.DeleteFunc(d.condemned, func(uid types.UID, since time.Time) bool { return !there[uid] && time.Since(since) > doubt }) // it was gone before
 	d.mu.Unlock()
-	for _, p := range d.cache.ofRelease() {
+	for _, p := range pods {
 		d.mu.Lock()
 		_, condemned := d.condemned[p.UID]
 		_, doubtful := d.doubtful[p.Name]
@@ -226,11 +232,18 @@ func (d *Driver) releaseClaims(ctx context.Context) {
 		if !unused {
 			continue
 		}
-		err := d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Delete(ctx, c.Name, meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := d.deleteClaim(ctx, c); err != nil {
 			d.b.Logger.Debug("a claim that no Pod uses could not be deleted; it is tried again", "claim", c.Name, "error", err)
 		}
 	}
+}
+
+// deleteClaim deletes a claim, if it is as it was.
+func (d *Driver) deleteClaim(ctx context.Context, c *resource.ResourceClaim) error {
+	return d.change(ctx, func(ctx context.Context) error {
+		as := meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}}
+		return goneIsDone(d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Delete(ctx, c.Name, as))
+	})
 }
 
 // guard keeps a PodDisruptionBudget that lets the servers be evicted one after the other, where somebody has deleted it, too. Pods that no controller has take no
@@ -252,7 +265,10 @@ func (d *Driver) guard(ctx context.Context) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &meta.LabelSelector{MatchLabels: map[string]string{LabelRelease: d.b.Release, LabelManaged: Managed}}},
 	})
 	if err == nil {
-		_, err = d.b.Client.PolicyV1().PodDisruptionBudgets(d.b.Namespace).Patch(ctx, d.b.budgetName(), types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+		err = d.change(ctx, func(ctx context.Context) error {
+			_, err := d.b.Client.PolicyV1().PodDisruptionBudgets(d.b.Namespace).Patch(ctx, d.b.budgetName(), types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+			return err
+		})
 	}
 	if err != nil {
 		d.b.Logger.Debug("the disruption budget of the servers could not be set; it is tried again", "error", err)

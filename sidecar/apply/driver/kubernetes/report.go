@@ -39,10 +39,14 @@ func (d *Driver) write(ctx context.Context) {
 			return
 		case r := <-d.reports:
 			pod := d.latest(r.partition)
-			if pod == nil || d.b.Fence() != nil {
+			if pod == nil {
 				continue
 			}
-			if _, err := d.b.Client.CoreV1().Events(d.b.Namespace).Create(ctx, r.about(pod), meta.CreateOptions{FieldManager: fieldManager}); err != nil {
+			err := d.change(ctx, func(ctx context.Context) error {
+				_, err := d.b.Client.CoreV1().Events(d.b.Namespace).Create(ctx, r.about(pod), meta.CreateOptions{FieldManager: fieldManager})
+				return err
+			})
+			if err != nil {
 				d.b.Logger.Debug("an event could not be written to the cluster", "event", r.kind, "partition", r.partition, "error", err)
 			}
 		}
