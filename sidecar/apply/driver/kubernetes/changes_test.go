@@ -79,7 +79,7 @@ func TestAnOutageTakesNoNode(t *testing.T) {
 			change(t, c, "node-1", is(core.ConditionUnknown))
 			time.Sleep(3 * time.Second)
 			change(t, c, "node-9", is(core.ConditionUnknown))
-			time.Sleep(10 * time.Minute)
+			time.Sleep(3 * time.Minute)
 			change(t, c, "node-1", is(core.ConditionTrue))
 			time.Sleep(20 * time.Second)
 			change(t, c, "node-9", is(core.ConditionTrue))

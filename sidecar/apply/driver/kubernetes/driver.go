@@ -51,6 +51,8 @@ type Driver struct {
 	// wanted is how many GPUs of each type the load wants; nil: it is not known. growsFrom, the loop's alone, is when a stand-in may be made again.
 	wanted    map[string]int
 	growsFrom time.Time
+	// likes, the loop's, is how a GPU of a type is asked for, of all that the cluster has had: the last node of a type may be gone.
+	likes map[string]likeness
 
 	complaints complaints
 	// writing has a place for each of the few changes that are under way at once.
@@ -69,7 +71,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
+		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, likes: map[string]likeness{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
 	}
 	var err error
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {

@@ -117,9 +117,9 @@ func (o Options) standInName(gpuType string, i int) string {
 
 // standIn makes a stand-in for a GPU of a type.
 func (d *Driver) standIn(ctx context.Context, name, gpuType string) error {
-	like, err := d.b.like(d.cache.world(), gpuType)
-	if err != nil {
-		return err
+	like, known := d.likes[gpuType]
+	if !known {
+		return fmt.Errorf("the cluster has had no whole GPU of type %s that says how another is asked for", gpuType)
 	}
 	if like.byClaim {
 		text, err := json.Marshal(d.b.standInClaim(name, like))
@@ -155,25 +155,24 @@ type likeness struct {
 	product string
 }
 
-// like finds a GPU of a type that is there, to ask for another one. MIG partitions are not asked for: which a node has is its operator's choice.
-func (b build) like(w world, gpuType string) (likeness, error) {
+// liken adds how GPUs of the cluster are asked for, by their types. MIG partitions are not: which a node has is its operator's choice.
+func (b build) liken(all map[string]likeness, w world) {
+	for _, n := range w.nodes {
+		if product := n.Labels[labelProduct]; product != "" {
+			all[gpuTypeNamed(product)] = likeness{false, product}
+		}
+	}
 	for _, s := range w.latest(b.GPUDriver) {
 		if s.Spec.NodeName == nil {
 			continue
 		}
 		n := &core.Node{ObjectMeta: meta.ObjectMeta{Name: *s.Spec.NodeName}}
 		for i := range s.Spec.Devices {
-			if g, remark := b.draGPU(n, &s.Spec.Devices[i]); remark == "" && g.GetType() == gpuType && !isMIG(g) {
-				return likeness{true, b.text(&s.Spec.Devices[i], "productName")}, nil
+			if g, remark := b.draGPU(n, &s.Spec.Devices[i]); remark == "" && !isMIG(g) {
+				all[g.GetType()] = likeness{true, b.text(&s.Spec.Devices[i], "productName")}
 			}
 		}
 	}
-	for _, n := range w.nodes {
-		if product := n.Labels[labelProduct]; product != "" && gpuTypeNamed(product) == gpuType {
-			return likeness{false, product}, nil
-		}
-	}
-	return likeness{}, fmt.Errorf("the cluster has no whole GPU of type %s that says how another is asked for", gpuType)
 }
 
 // standInClaim is the claim of a stand-in: of any GPU of the product.

@@ -130,3 +130,23 @@ func TestAStandInWithoutDRA(t *testing.T) {
 		require.Empty(t, p.Spec.ResourceClaims)
 	}, n)
 }
+
+// The last node with GPUs dies, and is deleted. Others are asked for once it counts as lost, as it has asked for its own.
+func TestTheLastNodeDies(t *testing.T) {
+	growing(t, func(t *testing.T, c *testCluster, d *kubernetes.Driver) {
+		d.Want(map[string]int{a100: 2})
+		time.Sleep(time.Minute)
+		change(t, c, "node-1", func(n *core.Node) { n.Status.Conditions[0].Status = core.ConditionUnknown })
+		time.Sleep(4 * time.Minute)
+		require.Empty(t, c.names(), "it may be the control plane's trouble")
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, "node not ready", d.Nodes()[0].GetGpus()[0].GetUnavailableReason())
+		require.Len(t, c.names(), 2)
+		require.NoError(t, c.CoreV1().Nodes().Delete(t.Context(), "node-1", meta.DeleteOptions{}))
+		require.NoError(t, c.ResourceV1().ResourceSlices().Delete(t.Context(), "node-1-gpus", meta.DeleteOptions{}))
+		d.Want(map[string]int{a100: 3})
+		time.Sleep(time.Minute)
+		require.Empty(t, d.Nodes())
+		require.Len(t, c.names(), 3)
+	}, node("node-1"), "node-1")
+}

@@ -52,11 +52,12 @@ func (d *Driver) keep(ctx context.Context) {
 // look reads what the cluster says of its nodes with GPUs.
 func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
 	w := d.cache.world()
-	excused := d.hearing.excused(d.b.withGPUs(w), time.Now(), d.cache.silentAt())
+	excused := d.hearing.excused(d.b.withGPUs(w), heard{time.Now(), d.cache.silentAt(), d.serves})
 	if len(excused) > 0 {
 		d.cache.stirred.Store(true) // the next look may find otherwise, though nothing comes in
 	}
 	nodes, remarks = d.b.read(w, excused)
+	d.b.liken(d.likes, w)
 	return d.withVanished(nodes, w, excused, time.Now()), remarks
 }
 
@@ -193,7 +194,7 @@ func (d *Driver) mark(ctx context.Context) {
 		d.mu.Lock()
 		s := d.servers[p.UID]
 		d.mu.Unlock()
-		if s == nil || !s.answered.Load() || p.DeletionTimestamp != nil || gated(p) {
+		if s == nil || s.answered.Load() == nil || p.DeletionTimestamp != nil || gated(p) {
 			continue
 		}
 		if err := d.answers(ctx, p.Name); err != nil {

@@ -32,8 +32,8 @@ type server struct {
 
 	once sync.Once
 	done chan struct{}
-	// answered: it has, at least once.
-	answered atomic.Bool
+	// answered is when it has last; nil: it never has.
+	answered atomic.Pointer[time.Time]
 
 	mu    sync.Mutex
 	death string
@@ -71,12 +71,28 @@ func (s *server) Done() <-chan struct{} { return s.done }
 func (s *server) Ready(ctx context.Context) error { return s.noting(s.Remote.Ready(ctx)) }
 func (s *server) Live(ctx context.Context) error  { return s.noting(s.Remote.Live(ctx)) }
 
-// noting notes that the server has answered.
+// noting notes when the server has answered.
 func (s *server) noting(err error) error {
 	if err == nil {
-		s.answered.Store(true)
+		now := time.Now()
+		s.answered.Store(&now)
 	}
 	return err
+}
+
+// lately is within which time a server that answers is asked again.
+const lately = time.Minute
+
+// serves reports that a server of a node has answered lately.
+func (d *Driver) serves(node string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range d.servers {
+		if at := s.answered.Load(); s.spec.Partition.GetNode() == node && at != nil && time.Since(*at) < lately {
+			return true
+		}
+	}
+	return false
 }
 
 // Death implements driver.Server.
