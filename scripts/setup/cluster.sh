@@ -16,7 +16,7 @@ command -v nsenter >/dev/null || missing+=(util-linux)
 cd e2e/cluster
 bin=$cache/cluster/bin
 mkdir -p "$bin"
-sum=$(cat go.mod go.sum $(find . -name '*.go' | sort) | sha256sum)
+sum=$(cat go.mod go.sum $(find . -name '*.go' ! -name '*_test.go' | sort) | sha256sum)
 [ "$(cat "$cache/cluster/ready" 2>/dev/null)" != "$sum" ] || exit 0
 
 version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
