@@ -80,10 +80,13 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 			t.Fatal("docs/kubernetes.md does not say how Pods are shown")
 		}
 		columns, _, _ = strings.Cut(columns, "'")
-		table := r.kubectl("get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", "custom-columns="+columns)
-		if strings.Count(table, "\n") != 8 || !strings.Contains(table, "40% of node-1.gpu-0") || strings.Contains(table, "<none>") {
-			t.Errorf("the Pods are shown as\n%s", table)
-		}
+		r.eventually("the Pods are shown", 20*time.Second, func() error {
+			table, err := r.Kubectl(t.Context(), "get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", "custom-columns="+columns)
+			if err == nil && (strings.Count(strings.TrimSpace(table), "\n") != 8 || !strings.Contains(table, "40% of node-1.gpu-0") || !strings.Contains(table, " one") || strings.Contains(table, "<none>")) {
+				err = fmt.Errorf("as\n%s", table)
+			}
+			return err
+		})
 		for _, of := range []struct{ command, want string }{{"node ls", "node-1"}, {"gpu ls", "node-2.gpu-1"}, {"partition ls", "node-1.gpu-0"}, {"version", ", replica "}, {"events", " owns them"}} {
 			if out, err := r.owner.tritonctl(strings.Fields(of.command)...); err != nil || !strings.Contains(out, of.want) {
 				t.Errorf("tritonctl %s: %v\n%s", of.command, err, out)

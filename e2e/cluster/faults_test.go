@@ -139,7 +139,8 @@ func (r *rig) kubeletDown() {
 	r.none(end())
 }
 
-// settles waits until what is there is what the plan asks for: by conch's own conditions, by the cluster's Pods, and by what each server says it has loaded.
+// settles waits until what is there is what the plan asks for: by conch's own conditions, by the cluster's Pods and what they say of their models, and by what each
+// server says it has loaded.
 func (r *rig) settles() {
 	r.t.Helper()
 	r.eventually("observed is what is desired", 2*time.Minute, func() error {
@@ -164,7 +165,8 @@ func (r *rig) settles() {
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
 			return fmt.Errorf("tritonctl partition ls: %w", err)
 		}
-		var errs []error
+		said, err := r.saidModels()
+		errs := []error{err}
 		for _, p := range list {
 			if p.Retiring {
 				errs = append(errs, fmt.Errorf("%s is an old server that is to go", p.ID))
@@ -180,16 +182,29 @@ func (r *rig) settles() {
 			if err == nil && !slices.Equal(loaded, p.Models) {
 				err = fmt.Errorf("%s has loaded %v; the plan wants %v", p.ID, loaded, p.Models)
 			}
+			if err == nil && said[p.HTTP] != strings.Join(loaded, ",") {
+				err = fmt.Errorf("%s has loaded %v, and its Pod says %q", p.ID, loaded, said[p.HTTP])
+			}
 			errs = append(errs, err)
 		}
 		// Those that are going are counted, too.
-		pods, err := r.Kubectl(r.t.Context(), "get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", "name")
-		errs = append(errs, err)
-		if n := len(strings.Fields(pods)); n != r.all() || len(list) != r.all() {
+		if n := len(said); n != r.all() || len(list) != r.all() {
 			errs = append(errs, fmt.Errorf("%d Pods for the %d partitions of the plan; want %d of each", n, len(list), r.all()))
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// saidModels is what the servers' Pods say of their models, by the servers' addresses.
+func (r *rig) saidModels() (map[string]string, error) {
+	out, err := r.Kubectl(r.t.Context(), "get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o",
+		`jsonpath={range .items[*]}{.status.podIP}{":8000 "}{.metadata.annotations.conch\.io/models}{"\n"}{end}`)
+	said := map[string]string{}
+	for line := range strings.Lines(out) {
+		at, models, _ := strings.Cut(strings.TrimSpace(line), " ")
+		said[at] = models
+	}
+	return said, err
 }
 
 // loadedAt are the models that a server says are ready, sorted.

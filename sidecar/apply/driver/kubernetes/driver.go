@@ -184,7 +184,7 @@ func (d *Driver) Find(ctx context.Context) ([]driver.Server, error) {
 
 // behind is the server of a Pod that has an address.
 func (d *Driver) behind(p *core.Pod, spec driver.Spec) (*server, error) {
-	s := &server{d: d, spec: spec, at: endpoint(p.Status.PodIP), name: p.Name, uid: p.UID, begin: began(p), done: make(chan struct{})}
+	s := &server{d: d, spec: spec, at: endpoint(p.Status.PodIP), name: p.Name, uid: p.UID, begin: began(p), done: make(chan struct{}), noted: p.Annotations[annotationModels]}
 	remote, err := driver.NewRemote(s.at, d.b.Credentials, s)
 	if err != nil {
 		return nil, err
@@ -351,9 +351,14 @@ func (d *Driver) change(ctx context.Context, do func(context.Context) error) err
 
 // answers sets the readiness gate of a Pod.
 func (d *Driver) answers(ctx context.Context, pod string) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []core.PodCondition{{
+	return d.describe(ctx, pod, map[string]any{"status": map[string]any{"conditions": []core.PodCondition{{
 		Type: gateAnswers, Status: core.ConditionTrue, Reason: "Answered", Message: "the server has answered conch", LastTransitionTime: meta.Now(),
 	}}}})
+}
+
+// describe changes what a Pod says of its server, by its status: the API server lets that change annotations, too, and nothing of what a Pod runs.
+func (d *Driver) describe(ctx context.Context, pod string, what map[string]any) error {
+	patch, err := json.Marshal(what)
 	if err != nil {
 		return err
 	}

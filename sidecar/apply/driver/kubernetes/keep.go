@@ -27,7 +27,7 @@ import (
 // keepEvery is how often the cluster's objects are put in order, and at most how often changed nodes are reported.
 const keepEvery = time.Second
 
-// keep puts the cluster in order until ctx ends: what is dead is removed, claims that no Pod uses are, the disruption budget counts the servers, GPUs that are wanted
+// keep puts the cluster in order until ctx ends: what is dead is removed, Pods say what their servers have, claims that no Pod uses are, the disruption budget counts the servers, GPUs that are wanted
 // have stand-ins, and nodes that changed are reported.
 func (d *Driver) keep(ctx context.Context) {
 	tick := time.NewTicker(keepEvery)
@@ -42,6 +42,7 @@ func (d *Driver) keep(ctx context.Context) {
 		if d.b.Fence() == nil {
 			d.bury(ctx)
 			d.mark(ctx)
+			d.noteModels(ctx)
 			d.releaseClaims(ctx)
 			d.guard(ctx)
 			d.grow(ctx)
@@ -201,6 +202,33 @@ func (d *Driver) mark(ctx context.Context) {
 			d.b.Logger.Debug("a Pod's readiness gate could not be set; it is tried again", "pod", p.Name, "error", err)
 			return
 		}
+	}
+}
+
+// notesAtOnce bounds how many Pods get their models noted in one round: the others have theirs in the next.
+const notesAtOnce = 10
+
+// noteModels writes to each Pod which models its server has, where that has changed: one request for all that changed since the last round. People read it, and nothing
+// else does, so that servers that start go first.
+func (d *Driver) noteModels(ctx context.Context) {
+	d.mu.Lock()
+	servers := slices.Collect(maps.Values(d.servers))
+	d.mu.Unlock()
+	noted := 0
+	for _, s := range servers {
+		has := s.has.Load()
+		if has == nil || *has == s.noted {
+			continue
+		}
+		if noted++; noted > notesAtOnce || len(d.writing) == cap(d.writing) {
+			return
+		}
+		err := d.describe(ctx, s.name, map[string]any{"metadata": map[string]any{"annotations": map[string]string{annotationModels: *has}}})
+		if err != nil && !refusal(err) {
+			d.b.Logger.Debug("the models of a Pod could not be noted; it is tried again", "pod", s.name, "error", err)
+			return
+		}
+		s.noted = *has
 	}
 }
 

@@ -31,6 +31,8 @@ const (
 	annotationRepository = domain + "repository"
 	// annotationShare is for people: kubectl get pods -o custom-columns.
 	annotationShare = domain + "share"
+	// annotationModels is for people, too: the models that the server has. They come and go in a Pod's life.
+	annotationModels = domain + "models"
 	// gateAnswers is a readiness gate: the server has answered conch.
 	gateAnswers core.PodConditionType = domain + "answers"
 	// labelCost is an operator's label of a node: what one of its GPUs costs in an hour.

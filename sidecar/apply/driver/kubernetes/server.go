@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +36,9 @@ type server struct {
 	done chan struct{}
 	// answered is when it has last; nil: it never has.
 	answered atomic.Pointer[time.Time]
+	// has are the models that it said last that it has, as annotationModels writes them; nil: it was not asked. noted, the loop's alone, is what was written last.
+	has   atomic.Pointer[string]
+	noted string
 
 	mu    sync.Mutex
 	death string
@@ -93,6 +98,28 @@ func (d *Driver) serves(node string) bool {
 		}
 	}
 	return false
+}
+
+// Models implements driver.Server, and notes what the server has.
+func (s *server) Models(ctx context.Context) ([]string, error) {
+	models, err := s.Remote.Models(ctx)
+	if err == nil {
+		has := listed(models)
+		s.has.Store(&has)
+	}
+	return models, err
+}
+
+// longestList bounds the annotation: the API server takes no Pod whose annotations are longer than 256 KiB.
+const longestList = 32 << 10
+
+// listed is the text of annotationModels.
+func listed(models []string) string {
+	text := strings.Join(slices.Sorted(slices.Values(models)), ",")
+	if len(text) > longestList {
+		return strconv.Itoa(len(models)) + " models"
+	}
+	return text
 }
 
 // Death implements driver.Server.
