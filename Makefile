@@ -276,10 +276,10 @@ BENCH ?= core sim unseen ablation pipelines placements placements-judges schedul
 # What BENCH=live runs: what advise says of ten loads is written down before any of them is measured.
 LIVE := advise advise-unseen live-1on4 live-8on4 live-overlap mix mix-unseen
 PIPELINES_LIVE := $(addprefix pipelines-live-,chain urgent detector diamond)
-bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below but cluster, which wants the programs of a Kubernetes)
+bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below but cluster and failover, which want the programs of a Kubernetes, and failover root)
 	@$(MAKE) build
-	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*overload*|*estimator*|*proxy-triton*|*instant*) $(MAKE) triton;; esac
-	@case '$(BENCH)' in *cluster*) $(MAKE) cluster-programs;; esac
+	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*overload*|*estimator*|*proxy-triton*|*instant*|*failover*) $(MAKE) triton;; esac
+	@case '$(BENCH)' in *cluster*|*failover*) $(MAKE) cluster-programs;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
 	@for b in $(patsubst live,$(LIVE),$(patsubst pipelines-live,$(PIPELINES_LIVE),$(BENCH))); do bin/conch-bench "$$b"; done
 

@@ -113,6 +113,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("watch", "What it costs conch to be watched by ten clients, under load", b.watching)
 	measure("cluster", "The plan way at 1,000 nodes and 4,000 GPUs: the driver kubernetes against a real API server, and plans by conch and symphony", b.cluster)
 	measure("gpu", "One real NVIDIA GPU: l(b) of two networks of PyTorch, executions at once in streams and in processes, l(b, share) and pairs of shares under MPS", b.gpu)
+	measure("failover", "What clients notice where all of three replicas but one are killed at once, on a real Kubernetes", b.failover)
 	measure("hop", "A call through a replica that hands it on against the same call to the owner", b.hop)
 	measure("owners", "What models and GPUs hold in the simulator that are divided among two and four owners, over what one owner of all holds; --only NAME", b.owners)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)

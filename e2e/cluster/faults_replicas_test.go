@@ -67,7 +67,9 @@ func (r *rig) unmoved(do func()) {
 	r.flows()
 	do()
 	r.flows()
-	r.none(end())
+	sent, failed := end()
+	r.measured(sent, failed)
+	r.none(sent, failed)
 	if now := r.servers(); !maps.Equal(now, before) {
 		r.t.Errorf("the Pods were %v and are %v", before, now)
 	}

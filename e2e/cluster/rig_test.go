@@ -22,8 +22,8 @@ type rig struct {
 	// replicas are those at which clients ask. Owner is the one of them that leads, or is to.
 	replicas []*replica
 	owner    *replica
-	// sent counts the requests of load, and cut those of the last load that were asked once more.
-	sent, cut atomic.Int64
+	// sent counts the requests of load, and cut those of the last load that were asked once more. Gap is the longest time of the last load without an answer.
+	sent, cut, gap atomic.Int64
 	// gpus of each node.
 	gpus int
 	// swapped: the models were told to change nodes an odd number of times (planMoves).

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -76,9 +77,11 @@ func (r *rig) loadAt(address func() string) (end func() (sent int, failed []erro
 
 func (r *rig) loadBy(ask func(n int, model string) error) (end func() (sent int, failed []error)) {
 	r.cut.Store(0)
+	r.gap.Store(0)
 	var mu sync.Mutex
 	var sent int
 	var failed []error
+	answered := time.Now()
 	done := make(chan struct{})
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -93,8 +96,11 @@ func (r *rig) loadBy(ask func(n int, model string) error) (end func() (sent int,
 				mu.Lock()
 				sent++
 				r.sent.Add(1)
-				if err != nil {
+				if now := time.Now(); err != nil {
 					failed = append(failed, err)
+				} else {
+					r.gap.Store(max(r.gap.Load(), int64(now.Sub(answered))))
+					answered = now
 				}
 				mu.Unlock()
 				time.Sleep(20 * time.Millisecond)
@@ -127,5 +133,19 @@ func (r *rig) none(sent int, failed []error) {
 		r.t.Errorf("%d of %d requests failed; the first: %v", len(failed), sent, failed[0])
 		return
 	}
-	r.t.Logf("%d requests, none failed, %d were asked once more", sent, r.cut.Load())
+	r.t.Logf("%d requests, none failed, %d were asked once more; %.1f s without an answer at most", sent, r.cut.Load(), time.Duration(r.gap.Load()).Seconds())
+}
+
+// measured writes what callers noticed of a fault to the file that `make bench BENCH=failover` names.
+func (r *rig) measured(sent int, failed []error) {
+	name := os.Getenv("CONCH_CLUSTER_MEASURED")
+	if name == "" {
+		return
+	}
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	must(r.t, err)
+	must(r.t, json.NewEncoder(file).Encode(map[string]any{
+		"sent": sent, "lost": len(failed), "again": r.cut.Load(), "gapSeconds": time.Duration(r.gap.Load()).Seconds(),
+	}))
+	must(r.t, file.Close())
 }

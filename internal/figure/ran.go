@@ -55,6 +55,8 @@ func runs(report string) run {
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
 	case "proxy", "sizing", "watch", "hop":
 		return run{starts: conch}
+	case "failover":
+		return run{starts: append([]string{"tritonctl"}, conch...), files: append([]string{"e2e/cluster/"}, triton...)}
 	case "estimator-whole":
 		return run{files: []string{"estimator/data/"}}
 	case "estimator":
