@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -56,24 +57,23 @@ func (h *httpFront) generate(w http.ResponseWriter, r *http.Request, name, versi
 }
 
 // readGenerate makes a request of a flat object. Members of its "parameters" that are inputs count like members of its own.
-func (h *httpFront) readGenerate(doc jsonValue, m *model, r *request) error {
-	if doc.kind != jsonObject {
+func (h *httpFront) readGenerate(doc tritonjson.Value, m *model, r *request) error {
+	if doc.Kind() != tritonjson.Object {
 		return refuse(codes.Internal, "attempt to get members for non-object")
 	}
-	for i, name := range doc.names {
-		v := doc.items[i]
+	for name, v := range doc.Members() {
 		var err error
 		switch name {
 		case "id":
-			if r.id, err = v.asString(); err != nil {
+			if r.id, err = v.AsString(); err != nil {
 				return unreadable("id", err)
 			}
 		case "parameters":
-			if v.kind != jsonObject {
+			if v.Kind() != tritonjson.Object {
 				return refuse(codes.Internal, "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object")
 			}
-			for k, inner := range v.names {
-				if err = readGenerateMember(inner, v.items[k], m, r); err != nil {
+			for inner, value := range v.Members() {
+				if err = readGenerateMember(inner, value, m, r); err != nil {
 					return err
 				}
 			}
@@ -89,40 +89,33 @@ func (h *httpFront) readGenerate(doc jsonValue, m *model, r *request) error {
 
 // readGenerateMember reads an input, or a parameter, which has no effect: Triton hands it to the model under its name alone, so that
 // even sequence_id says nothing here.
-func readGenerateMember(name string, v jsonValue, m *model, r *request) error {
+func readGenerateMember(name string, v tritonjson.Value, m *model, r *request) error {
 	config := m.inputs[name]
 	if config == nil {
-		if v.kind == jsonNull || v.kind == jsonArray || v.kind == jsonObject {
+		if noParameter(v) {
 			return invalid("parameter '%s' has invalid type. It should be either 'int', 'bool', or 'string'.", name)
 		}
 		return nil
 	}
 	t := tensor{name: name, dtype: config.DataType}
-	elementsGiven := int64(1)
-	if v.kind == jsonArray {
-		elementsGiven = int64(len(v.items))
-	} else {
-		v = jsonValue{kind: jsonArray, items: []jsonValue{v}, present: true}
+	given := int64(0)
+	for range v.Elements() {
+		given++
+	}
+	if v.Kind() != tritonjson.Array {
+		given = 1
+		v, _ = rootOf(slices.Concat([]byte{'['}, v.Raw(), []byte{']'})) // the value was read before
 	}
 	shape := config.Dims
 	if m.config.MaxBatchSize > 0 {
 		shape = append([]int64{-1}, shape...)
 	}
 	var err error
-	if t.shape, err = generateShape(name, shape, elementsGiven, m.config.MaxBatchSize > 0); err != nil {
+	if t.shape, err = generateShape(name, shape, given, m.config.MaxBatchSize > 0); err != nil {
 		return err
 	}
-	switch t.dtype {
-	case pb.DataType_TYPE_FP16, pb.DataType_TYPE_BF16:
-		return invalid("receiving %s data via JSON is not supported. Please use the binary data format for input %s", triton.DatatypeName(t.dtype), name)
-	case pb.DataType_TYPE_STRING:
-		if t.data, err = appendJSONStrings(nil, v); err != nil {
-			return refuse(codes.Internal, "Unable to parse JSON bytes array: %v", err)
-		}
-	default:
-		if t.data, err = appendNumbers(nil, v, t.dtype, int(triton.ElementSize(t.dtype))); err != nil {
-			return unreadable("data", err)
-		}
+	if err = readElements(&t, v, given); err != nil {
+		return err
 	}
 	r.inputs = append(r.inputs, t)
 	return nil
@@ -158,11 +151,11 @@ func generateShape(name string, shape []int64, n int64, batched bool) ([]int64, 
 // appendGenerated writes one answer as a flat object. An output of one element is no array.
 func appendGenerated(b []byte, m *model, id string, resp *response) ([]byte, *Error) {
 	members := map[string]func([]byte) []byte{
-		"model_name":    func(b []byte) []byte { return appendString(b, m.name) },
-		"model_version": func(b []byte) []byte { return appendString(b, m.versionString()) },
+		"model_name":    func(b []byte) []byte { return tritonjson.AppendString(b, m.name) },
+		"model_version": func(b []byte) []byte { return tritonjson.AppendString(b, m.versionString()) },
 	}
 	if id != "" {
-		members["id"] = func(b []byte) []byte { return appendString(b, id) }
+		members["id"] = func(b []byte) []byte { return tritonjson.AppendString(b, id) }
 	}
 	for _, p := range resp.parameters {
 		members[p.name] = p.appendJSON
@@ -184,7 +177,7 @@ func appendGenerated(b []byte, m *model, id string, resp *response) ([]byte, *Er
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = members[name](append(appendString(b, name), ':'))
+		b = members[name](append(tritonjson.AppendString(b, name), ':'))
 	}
 	return append(b, '}'), nil
 }
@@ -215,7 +208,7 @@ func (q *answerQueue) put(m *model, r *request, resp *response, final bool) {
 			b, refusal = appendGenerated(nil, m, r.id, resp)
 		}
 		if refusal != nil {
-			b = errorBody(refusal.Message)
+			b = tritonjson.Error(refusal.Message)
 		}
 		q.answers = append(q.answers, generated{body: b, failed: refusal != nil})
 	}
@@ -265,7 +258,7 @@ func oneAnswer(ctx context.Context, w http.ResponseWriter, q *answerQueue) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(generatedStatus(all))
-	b := errorBody("generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses")
+	b := tritonjson.Error("generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses")
 	if len(all) == 1 {
 		b = all[0].body
 	}

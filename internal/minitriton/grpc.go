@@ -74,7 +74,7 @@ func (f *grpcFront) ModelReady(_ context.Context, r *pb.ModelReadyRequest) (*pb.
 }
 
 func (f *grpcFront) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
-	return &pb.ServerMetadataResponse{Name: Name, Version: Version, Extensions: extensions[:]}, nil
+	return serverMetadata(), nil
 }
 
 func (f *grpcFront) ModelMetadata(_ context.Context, r *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
@@ -83,6 +83,10 @@ func (f *grpcFront) ModelMetadata(_ context.Context, r *pb.ModelMetadataRequest)
 		return nil, err
 	}
 	return f.server.metadata(m, r.Version), nil
+}
+
+func serverMetadata() *pb.ServerMetadataResponse {
+	return &pb.ServerMetadataResponse{Name: Name, Version: Version, Extensions: extensions[:]}
 }
 
 // metadata describes a model's tensors with the batch dimension.

@@ -4,7 +4,6 @@
 package minitriton
 
 import (
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -35,7 +35,7 @@ func (h *httpFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch path {
 	case "/v2":
-		h.get(w, r, h.serverMetadata)
+		h.get(w, r, func() ([]byte, error) { return tritonjson.Message(serverMetadata()), nil })
 		return
 	case "/v2/health/live", "/v2/health/ready":
 		if plainMethod(w, r, http.MethodGet) {
@@ -91,7 +91,7 @@ func (h *httpFront) model(w http.ResponseWriter, r *http.Request, name, version,
 			if err != nil {
 				return nil, err
 			}
-			return appendProtoJSON(nil, m.config.ProtoReflect()), nil
+			return tritonjson.Message(m.config), nil
 		})
 	case "stats":
 		h.get(w, r, func() ([]byte, error) { return h.statistics(name, version) })
@@ -107,48 +107,9 @@ func (h *httpFront) model(w http.ResponseWriter, r *http.Request, name, version,
 			if err != nil {
 				return nil, err
 			}
-			return appendMetadata(nil, h.server.metadata(m, version)), nil
+			return tritonjson.Message(h.server.metadata(m, version)), nil
 		})
 	}
-}
-
-func (h *httpFront) serverMetadata() ([]byte, error) {
-	b := append(appendString([]byte(`{"name":`), Name), `,"version":`...)
-	b = append(appendString(b, Version), `,"extensions":[`...)
-	for i, e := range extensions {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, e)
-	}
-	return append(b, "]}"...), nil
-}
-
-func appendMetadata(b []byte, m *pb.ModelMetadataResponse) []byte {
-	b = append(appendString(append(b, `{"name":`...), m.Name), `,"versions":[`...)
-	for i, v := range m.Versions {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, v)
-	}
-	b = appendString(append(b, `],"platform":`...), m.Platform)
-	for _, part := range []struct {
-		name    string
-		tensors []*pb.ModelMetadataResponse_TensorMetadata
-	}{{"inputs", m.Inputs}, {"outputs", m.Outputs}} {
-		b = append(append(append(b, `,"`...), part.name...), `":[`...)
-		for i, t := range part.tensors {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendString(append(b, `{"name":`...), t.Name)
-			b = appendString(append(b, `,"datatype":`...), t.Datatype)
-			b = append(append(append(b, `,"shape":`...), formatShape(t.Shape)...), '}')
-		}
-		b = append(b, ']')
-	}
-	return append(b, '}')
 }
 
 func (h *httpFront) statistics(name, version string) ([]byte, error) {
@@ -156,30 +117,7 @@ func (h *httpFront) statistics(name, version string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := []byte(`{"model_stats":[`)
-	for i, m := range stats {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendStatistics(b, m)
-	}
-	return append(b, "]}"...), nil
-}
-
-// appendStatistics writes one version's statistics with Triton's fields in Triton's order, which is not that of the message.
-func appendStatistics(b []byte, m *pb.ModelStatistics) []byte {
-	b = appendString(append(b, `{"name":`...), m.Name)
-	b = appendString(append(b, `,"version":`...), m.Version)
-	b = fmt.Appendf(b, `,"last_inference":%d,"inference_count":%d,"execution_count":%d,"inference_stats":`, m.LastInference, m.InferenceCount, m.ExecutionCount)
-	b = appendProtoJSON(b, m.InferenceStats.ProtoReflect())
-	b = append(b, `,"response_stats":{},"batch_stats":[`...)
-	for i, s := range m.BatchStats {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendProtoJSON(b, s.ProtoReflect())
-	}
-	return append(b, `],"memory_usage":[]}`...)
+	return tritonjson.Message(&pb.ModelStatisticsResponse{ModelStats: stats}), nil
 }
 
 // get serves a JSON document to GET alone.
@@ -238,18 +176,14 @@ func write(w http.ResponseWriter, status int, contentType string, parts ...[]byt
 	}
 }
 
-func errorBody(message string) []byte {
-	return append(appendString([]byte(`{"error":`), message), '}')
-}
-
 // plainError answers with a refusal as Triton words it before a request's body is read, and after a model has run.
 func plainError(w http.ResponseWriter, err error) {
 	e := asError(err)
-	plain(w, httpStatus(e.Code), errorBody(e.Message))
+	plain(w, httpStatus(e.Code), tritonjson.Error(e.Message))
 }
 
 // jsonError is plainError while the request is read.
 func jsonError(w http.ResponseWriter, err error) {
 	e := asError(err)
-	document(w, httpStatus(e.Code), errorBody(e.Message))
+	document(w, httpStatus(e.Code), tritonjson.Error(e.Message))
 }

@@ -15,23 +15,33 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
 // optionalJSON reads a body that may be left out.
-func optionalJSON(w http.ResponseWriter, r *http.Request) (jsonValue, error) {
+func optionalJSON(w http.ResponseWriter, r *http.Request) (tritonjson.Value, error) {
 	b, err := body(w, r)
 	if err != nil || len(b) == 0 {
-		return jsonValue{}, err
+		return tritonjson.Value{}, err
 	}
-	return parseJSON(b)
+	return rootOf(b)
 }
 
-func requiredJSON(w http.ResponseWriter, r *http.Request) (jsonValue, error) {
+func requiredJSON(w http.ResponseWriter, r *http.Request) (tritonjson.Value, error) {
 	b, err := body(w, r)
 	if err != nil {
-		return jsonValue{}, err
+		return tritonjson.Value{}, err
 	}
-	return parseJSON(b)
+	return rootOf(b)
+}
+
+func rootOf(text []byte) (tritonjson.Value, error) {
+	doc, err := tritonjson.Parse(text)
+	if err != nil {
+		return tritonjson.Value{}, err
+	}
+	return doc.Root(), nil
 }
 
 // repository serves the repository API. Triton ignores a repository's name for the index.
@@ -52,12 +62,13 @@ func (h *httpFront) repository(w http.ResponseWriter, r *http.Request, repositor
 	case action == "load":
 		err = h.load(r, model, doc)
 	default:
-		var p jsonValue
+		var p tritonjson.Value
 		if p, err = parameters(doc); err != nil {
 			break
 		}
-		dependents := p.get("unload_dependents")
-		if refusal := h.server.repo.unload(r.Context(), model, dependents.kind == jsonBool && dependents.bits != 0); refusal != nil {
+		v, _ := p.Find("unload_dependents")
+		dependents, _ := v.AsBool() // anything else says nothing
+		if refusal := h.server.repo.unload(r.Context(), model, dependents); refusal != nil {
 			err = refusal
 		}
 	}
@@ -68,11 +79,11 @@ func (h *httpFront) repository(w http.ResponseWriter, r *http.Request, repositor
 	document(w, http.StatusOK, nil)
 }
 
-func (h *httpFront) index(w http.ResponseWriter, doc jsonValue) error {
+func (h *httpFront) index(w http.ResponseWriter, doc tritonjson.Value) error {
 	ready := false
-	if v := doc.get("ready"); v.present {
+	if v, ok := doc.Find("ready"); ok {
 		var err error
-		if ready, err = v.asBool(); err != nil {
+		if ready, err = v.AsBool(); err != nil {
 			return err
 		}
 	}
@@ -80,31 +91,18 @@ func (h *httpFront) index(w http.ResponseWriter, doc jsonValue) error {
 	if refusal != nil {
 		return refusal
 	}
-	b := []byte{'['}
-	for i, m := range models {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(append(b, `{"name":`...), m.Name)
-		for _, f := range [...]struct{ name, value string }{{"version", m.Version}, {"state", m.State}, {"reason", m.Reason}} {
-			if f.value != "" {
-				b = appendString(append(append(append(b, `,"`...), f.name...), `":`...), f.value)
-			}
-		}
-		b = append(b, '}')
-	}
-	document(w, http.StatusOK, append(b, ']'))
+	document(w, http.StatusOK, tritonjson.RepositoryIndex(&pb.RepositoryIndexResponse{Models: models}))
 	return nil
 }
 
-func (h *httpFront) load(r *http.Request, model string, doc jsonValue) error {
+func (h *httpFront) load(r *http.Request, model string, doc tritonjson.Value) error {
 	var l loadRequest
 	p, err := parameters(doc)
 	if err != nil {
 		return err
 	}
-	for i, k := range p.names {
-		text, err := p.items[i].asString()
+	for k, v := range p.Members() {
+		text, err := v.AsString()
 		if err != nil {
 			return err
 		}
@@ -126,20 +124,20 @@ func (h *httpFront) load(r *http.Request, model string, doc jsonValue) error {
 }
 
 // parameters are those of a load or unload; none at all are well.
-func parameters(doc jsonValue) (jsonValue, error) {
-	p := doc.get("parameters")
-	if p.present && p.kind != jsonObject {
+func parameters(doc tritonjson.Value) (tritonjson.Value, error) {
+	p, ok := doc.Find("parameters")
+	if ok && p.Kind() != tritonjson.Object {
 		return p, errors.New("attempt to get members for non-object")
 	}
 	return p, nil
 }
 
 // settings serves a document that GET reads and POST changes.
-func (h *httpFront) settings(w http.ResponseWriter, r *http.Request, read func() ([]byte, error), change func(jsonValue) ([]byte, error)) {
+func (h *httpFront) settings(w http.ResponseWriter, r *http.Request, read func() ([]byte, error), change func(tritonjson.Value) ([]byte, error)) {
 	var b []byte
 	var err error
 	if r.Method == http.MethodPost {
-		var doc jsonValue
+		var doc tritonjson.Value
 		if doc, err = requiredJSON(w, r); err == nil {
 			b, err = change(doc)
 		}
@@ -158,7 +156,7 @@ func (h *httpFront) settings(w http.ResponseWriter, r *http.Request, read func()
 
 // tracing serves the trace settings of a model, or of all with an empty name.
 func (h *httpFront) tracing(w http.ResponseWriter, r *http.Request, model string) {
-	change := func(doc jsonValue) ([]byte, error) {
+	change := func(doc tritonjson.Value) ([]byte, error) {
 		if refusal := h.server.knownToTrace(model); refusal != nil {
 			return nil, refusal
 		}
@@ -170,49 +168,48 @@ func (h *httpFront) tracing(w http.ResponseWriter, r *http.Request, model string
 		if refusal != nil {
 			return nil, refusal
 		}
-		b := append(appendString([]byte(`{"trace_level":[`), inForce["trace_level"][0]), ']')
+		b := append(tritonjson.AppendString([]byte(`{"trace_level":[`), inForce["trace_level"][0]), ']')
 		for _, k := range [...]string{"trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"} {
-			b = appendString(append(append(append(b, `,"`...), k...), `":`...), inForce[k][0])
+			b = tritonjson.AppendString(append(append(append(b, `,"`...), k...), `":`...), inForce[k][0])
 		}
 		return append(b, '}'), nil
 	}
-	h.settings(w, r, func() ([]byte, error) { return change(jsonValue{}) }, change)
+	h.settings(w, r, func() ([]byte, error) { return change(tritonjson.Value{}) }, change)
 }
 
 // traceOrder reads what a document sets; a null takes back what was set.
-func traceOrder(doc jsonValue) (map[string][]string, error) {
+func traceOrder(doc tritonjson.Value) (map[string][]string, error) {
 	set := map[string][]string{}
-	if doc.get("trace_file").present {
+	if _, ok := doc.Find("trace_file"); ok {
 		set["trace_file"] = nil // refused, whatever it says
 		return set, nil
 	}
-	if v := doc.get("trace_level"); v.present {
+	if v, ok := doc.Find("trace_level"); ok {
 		set["trace_level"] = nil
-		if v.kind != jsonNull {
-			levels, err := v.asArray()
-			if err != nil {
+		if v.Kind() != tritonjson.Null {
+			if err := v.CheckArray(); err != nil {
 				return nil, err
 			}
-			if len(levels) == 0 {
-				set["trace_level"] = []string{"OFF"}
-			}
-			for _, level := range levels {
-				text, err := level.asString()
+			for level := range v.Elements() {
+				text, err := level.AsString()
 				if err != nil {
 					return nil, err
 				}
 				set["trace_level"] = append(set["trace_level"], text)
 			}
+			if len(set["trace_level"]) == 0 {
+				set["trace_level"] = []string{"OFF"}
+			}
 		}
 	}
 	for _, number := range traceNumbers {
-		v := doc.get(number.name)
-		if !v.present {
+		v, ok := doc.Find(number.name)
+		if !ok {
 			continue
 		}
 		set[number.name] = nil
-		if v.kind != jsonNull {
-			text, err := v.asString()
+		if v.Kind() != tritonjson.Null {
+			text, err := v.AsString()
 			if err != nil {
 				return nil, err
 			}
@@ -224,7 +221,7 @@ func traceOrder(doc jsonValue) (map[string][]string, error) {
 
 // logging serves the log settings.
 func (h *httpFront) logging(w http.ResponseWriter, r *http.Request) {
-	change := func(doc jsonValue) ([]byte, error) {
+	change := func(doc tritonjson.Value) ([]byte, error) {
 		all, err := h.server.settings.changeLog(func(l *logging) error { return setLogJSON(l, doc) })
 		if err != nil {
 			return nil, err
@@ -234,9 +231,9 @@ func (h *httpFront) logging(w http.ResponseWriter, r *http.Request) {
 			b = fmt.Appendf(b, `,"%s":%t`, f.name, *f.flag)
 		}
 		b = fmt.Appendf(b, `,"log_verbose_level":%d,"log_format":`, all.verbose)
-		return append(appendString(b, all.format), '}'), nil
+		return append(tritonjson.AppendString(b, all.format), '}'), nil
 	}
-	h.settings(w, r, func() ([]byte, error) { return change(jsonValue{}) }, change)
+	h.settings(w, r, func() ([]byte, error) { return change(tritonjson.Value{}) }, change)
 }
 
 // memory serves the shared memory API: system regions are kept as a list, CUDA regions cannot be had without a GPU.
@@ -262,7 +259,7 @@ func (h *httpFront) memory(w http.ResponseWriter, r *http.Request, kind, region,
 	case region == "":
 		err = invalid("'region name' is necessary to register %s shared memory region", kind)
 	default:
-		var doc jsonValue
+		var doc tritonjson.Value
 		if doc, err = requiredJSON(w, r); err != nil {
 			break
 		}
@@ -279,25 +276,25 @@ func (h *httpFront) memory(w http.ResponseWriter, r *http.Request, kind, region,
 	document(w, http.StatusOK, b)
 }
 
-func (h *httpFront) memoryRegister(region string, doc jsonValue) error {
-	key, size, offset := doc.get("key"), doc.get("byte_size"), doc.get("offset")
-	if !key.present {
-		return invalid("Shared memory register request has no 'key' field")
+func (h *httpFront) memoryRegister(region string, doc tritonjson.Value) error {
+	for _, name := range [...]string{"key", "byte_size"} {
+		if _, ok := doc.Find(name); !ok {
+			return invalid("Shared memory register request has no '%s' field", name)
+		}
 	}
-	if !size.present {
-		return invalid("Shared memory register request has no 'byte_size' field")
-	}
-	name, err := key.asString()
+	key, _ := doc.Find("key")
+	name, err := key.AsString()
 	if err != nil {
 		return err
 	}
-	n, err := size.asUint()
+	size, _ := doc.Find("byte_size")
+	n, err := size.AsUint()
 	if err != nil {
 		return err
 	}
 	at := uint64(0)
-	if offset.present {
-		if at, err = offset.asUint(); err != nil {
+	if offset, ok := doc.Find("offset"); ok {
+		if at, err = offset.AsUint(); err != nil {
 			return err
 		}
 	}
@@ -308,21 +305,21 @@ func (h *httpFront) memoryRegister(region string, doc jsonValue) error {
 }
 
 // cudaRegister checks a registration as Triton does, down to the handle, which nothing without a GPU can open.
-func cudaRegister(doc jsonValue) error {
-	handle := doc.get("raw_handle")
-	if !handle.present {
+func cudaRegister(doc tritonjson.Value) error {
+	handle, ok := doc.Find("raw_handle")
+	if !ok {
 		return invalid("Shared memory register request has no 'raw_handle' field")
 	}
-	v, err := handle.member("b64")
+	v, err := handle.Member("b64")
 	if err != nil {
 		return err
 	}
-	text, err := v.asString()
+	text, err := v.AsString()
 	if err != nil {
 		return err
 	}
 	for _, name := range [...]string{"byte_size", "device_id"} {
-		if _, err := doc.member(name); err != nil {
+		if _, err := doc.Member(name); err != nil {
 			return err
 		}
 	}
@@ -350,8 +347,8 @@ func (h *httpFront) memoryStatus(kind, region string) ([]byte, error) {
 			b = append(b, ',')
 		}
 		s := all[name]
-		b = appendString(append(b, `{"name":`...), s.Name)
-		b = appendString(append(b, `,"key":`...), s.Key)
+		b = tritonjson.AppendString(append(b, `{"name":`...), s.Name)
+		b = tritonjson.AppendString(append(b, `,"key":`...), s.Key)
 		b = fmt.Appendf(b, `,"offset":%d,"byte_size":%d}`, s.Offset, s.ByteSize)
 	}
 	return append(b, ']'), nil

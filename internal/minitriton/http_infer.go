@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -149,32 +150,35 @@ func (f outputForm) isBinary(name string) bool { return f.all || slices.Contains
 
 // readJSON reads the JSON part of a request, in the order in which Triton's front does.
 func (h *httpFront) readJSON(header, tensors []byte, m *model, r *request, form *outputForm) error {
-	doc, err := parseJSON(header)
+	parsed, err := tritonjson.Parse(header)
 	if err != nil {
 		return err
 	}
-	if v := doc.get("id"); v.present {
-		if r.id, err = v.asString(); err != nil {
+	doc := parsed.Root()
+	if v, ok := doc.Find("id"); ok {
+		if r.id, err = v.AsString(); err != nil {
 			return unreadable("id", err)
 		}
 	}
-	if err := readJSONParameters(doc.get("parameters"), r, form); err != nil {
+	parameters, _ := doc.Find("parameters")
+	if err := readJSONParameters(parameters, r, form); err != nil {
 		return err
 	}
 	inputs, err := list(doc, "inputs")
 	if err != nil {
 		return err
 	}
-	r.inputs = make([]tensor, len(inputs))
-	for i, in := range inputs {
-		if tensors, err = h.readInput(in, tensors, m, r, &r.inputs[i]); err != nil {
+	for in := range inputs.Elements() {
+		var t tensor
+		if tensors, err = h.readInput(in, tensors, m, r, &t); err != nil {
 			return err
 		}
+		r.inputs = append(r.inputs, t)
 	}
 	if len(tensors) > 0 {
 		return invalid("unexpected additional input data for model '%s'", m.name)
 	}
-	if !doc.get("outputs").present {
+	if _, ok := doc.Find("outputs"); !ok {
 		return nil
 	}
 	outputs, err := list(doc, "outputs")
@@ -184,15 +188,15 @@ func (h *httpFront) readJSON(header, tensors []byte, m *model, r *request, form 
 	return h.readOutputs(outputs, r, form)
 }
 
-func list(doc jsonValue, name string) ([]jsonValue, error) {
-	v, err := doc.member(name)
+func list(doc tritonjson.Value, name string) (tritonjson.Value, error) {
+	v, err := doc.Member(name)
 	if err == nil {
-		var items []jsonValue
-		if items, err = v.asArray(); err == nil {
-			return items, nil
-		}
+		err = v.CheckArray()
 	}
-	return nil, unreadable(name, err)
+	if err != nil {
+		return v, unreadable(name, err)
+	}
+	return v, nil
 }
 
 // unreadable is how Triton reports a field of the wrong kind: an internal error, so status 500.
@@ -200,39 +204,44 @@ func unreadable(name string, err error) error {
 	return refuse(codes.Internal, "Unable to parse '%s': %v", name, err)
 }
 
-func readJSONParameters(p jsonValue, r *request, form *outputForm) error {
-	for i, name := range p.names {
-		v := p.items[i]
+// noParameter reports whether a value can be none of a request's parameters.
+func noParameter(v tritonjson.Value) bool {
+	kind := v.Kind()
+	return kind == tritonjson.Null || kind == tritonjson.Array || kind == tritonjson.Object
+}
+
+func readJSONParameters(p tritonjson.Value, r *request, form *outputForm) error {
+	for name, v := range p.Members() {
 		var err error
 		switch name {
 		case "sequence_id":
-			if n, numErr := v.asUint(); numErr == nil {
+			if n, numErr := v.AsUint(); numErr == nil {
 				r.sequence.setNumber(n)
 			} else {
 				var id string
-				if id, err = v.asString(); err == nil {
+				if id, err = v.AsString(); err == nil {
 					if refusal := r.sequence.setText(id); refusal != nil {
 						return refusal
 					}
 				}
 			}
 		case "sequence_start":
-			r.sequence.start, err = v.asBool()
+			r.sequence.start, err = v.AsBool()
 		case "sequence_end":
-			r.sequence.end, err = v.asBool()
+			r.sequence.end, err = v.AsBool()
 		case "priority":
-			r.priority, err = v.asUint()
+			r.priority, err = v.AsUint()
 		case "timeout":
 			var us uint64
-			us, err = v.asUint()
+			us, err = v.AsUint()
 			r.timeout = microseconds(us)
 		case "binary_data_output":
-			form.all, err = v.asBool()
+			form.all, err = v.AsBool()
 		default:
 			if strings.HasPrefix(name, "triton_") {
 				return invalid("parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
 			}
-			if v.kind == jsonNull || v.kind == jsonArray || v.kind == jsonObject {
+			if noParameter(v) {
 				return invalid("parameter '%s' has invalid type. It should be either 'int', 'bool', or 'string'.", name)
 			}
 		}
@@ -243,11 +252,11 @@ func readJSONParameters(p jsonValue, r *request, form *outputForm) error {
 	return nil
 }
 
-func textMember(v jsonValue, name string) (string, error) {
-	m, err := v.member(name)
+func textMember(v tritonjson.Value, name string) (string, error) {
+	m, err := v.Member(name)
 	if err == nil {
 		var s string
-		if s, err = m.asString(); err == nil {
+		if s, err = m.AsString(); err == nil {
 			return s, nil
 		}
 	}
@@ -255,16 +264,15 @@ func textMember(v jsonValue, name string) (string, error) {
 }
 
 // readOutputs reads the requested outputs. Once there is a list, binary_data_output says nothing.
-func (h *httpFront) readOutputs(outputs []jsonValue, r *request, form *outputForm) error {
-	if len(outputs) > 0 {
+func (h *httpFront) readOutputs(outputs tritonjson.Value, r *request, form *outputForm) error {
+	for o := range outputs.Elements() {
 		form.all = false
-	}
-	for _, o := range outputs {
 		name, err := textMember(o, "name")
 		if err != nil {
 			return err
 		}
-		want, binary, err := h.readOutput(o.get("parameters"), name)
+		p, _ := o.Find("parameters")
+		want, binary, err := h.readOutput(p, name)
 		if err != nil {
 			return err
 		}
@@ -278,19 +286,20 @@ func (h *httpFront) readOutputs(outputs []jsonValue, r *request, form *outputFor
 }
 
 // readOutput reads what a request says about one of its outputs: where or in what form it goes.
-func (h *httpFront) readOutput(p jsonValue, name string) (want requestedOutput, binary bool, err error) {
+func (h *httpFront) readOutput(p tritonjson.Value, name string) (want requestedOutput, binary bool, err error) {
 	want.name = name
-	if v := p.get("binary_data"); v.present {
-		if binary, err = v.asBool(); err != nil {
+	asBinary, formed := p.Find("binary_data")
+	if formed {
+		if binary, err = asBinary.AsBool(); err != nil {
 			return want, false, unreadable("binary_data", err)
 		}
 	}
-	classes := p.get("classification")
-	if p.get("shared_memory_region").present {
+	classes, classified := p.Find("classification")
+	if _, shared := p.Find("shared_memory_region"); shared {
 		for _, other := range [...]struct {
 			name string
 			set  bool
-		}{{"classification", classes.present}, {"binary_data", p.get("binary_data").present}} {
+		}{{"classification", classified}, {"binary_data", formed}} {
 			if other.set {
 				return want, false, invalid("Output can't set both 'shared_memory_region' and '%s'", other.name)
 			}
@@ -298,8 +307,8 @@ func (h *httpFront) readOutput(p jsonValue, name string) (want requestedOutput, 
 		want.place, err = h.place(p)
 		return want, false, err
 	}
-	if classes.present {
-		n, err := classes.asUint()
+	if classified {
+		n, err := classes.AsUint()
 		if err != nil {
 			return want, false, refuse(codes.Internal, "Unable to set 'classification': %v", err)
 		}
@@ -309,8 +318,9 @@ func (h *httpFront) readOutput(p jsonValue, name string) (want requestedOutput, 
 }
 
 // place reads where in shared memory a tensor is. A size that is left out is zero bytes, which no region has.
-func (h *httpFront) place(p jsonValue) (*placement, error) {
-	region, err := p.get("shared_memory_region").asString()
+func (h *httpFront) place(p tritonjson.Value) (*placement, error) {
+	in, _ := p.Find("shared_memory_region")
+	region, err := in.AsString()
 	if err != nil {
 		return nil, unreadable("shared_memory_region", err)
 	}
@@ -319,8 +329,8 @@ func (h *httpFront) place(p jsonValue) (*placement, error) {
 		name string
 		into *uint64
 	}{{"shared_memory_offset", &offset}, {"shared_memory_byte_size", &size}} {
-		if v := p.get(f.name); v.present {
-			if *f.into, err = v.asUint(); err != nil {
+		if v, ok := p.Find(f.name); ok {
+			if *f.into, err = v.AsUint(); err != nil {
 				return nil, unreadable(f.name, err)
 			}
 		}
@@ -336,17 +346,17 @@ func (h *httpFront) place(p jsonValue) (*placement, error) {
 func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id string, resp *response, form outputForm) error {
 	b := []byte{'{'}
 	if id != "" {
-		b = append(appendString(append(b, `"id":`...), id), ',')
+		b = append(tritonjson.AppendString(append(b, `"id":`...), id), ',')
 	}
-	b = appendString(append(b, `"model_name":`...), m.name)
-	b = appendString(append(b, `,"model_version":`...), m.versionString())
+	b = tritonjson.AppendString(append(b, `"model_name":`...), m.name)
+	b = tritonjson.AppendString(append(b, `,"model_version":`...), m.versionString())
 	if len(resp.parameters) > 0 {
 		b = append(b, `,"parameters":{`...)
 		for i, p := range resp.parameters {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = p.appendJSON(append(appendString(b, p.name), ':'))
+			b = p.appendJSON(append(tritonjson.AppendString(b, p.name), ':'))
 		}
 		b = append(b, '}')
 	}
@@ -356,9 +366,9 @@ func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id 
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendString(append(b, `{"name":`...), t.name)
-		b = appendString(append(b, `,"datatype":`...), triton.DatatypeName(t.dtype))
-		b = append(append(b, `,"shape":`...), formatShape(t.shape)...)
+		b = tritonjson.AppendString(append(b, `{"name":`...), t.name)
+		b = tritonjson.AppendString(append(b, `,"datatype":`...), triton.DatatypeName(t.dtype))
+		b = tritonjson.AppendShape(append(b, `,"shape":`...), t.shape)
 		if t.placed {
 			b = append(b, '}')
 			continue
@@ -395,7 +405,7 @@ func (p responseParameter) appendJSON(b []byte) []byte {
 	case int64:
 		return strconv.AppendInt(b, v, 10)
 	default:
-		return appendString(b, v.(string))
+		return tritonjson.AppendString(b, v.(string))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -218,28 +219,28 @@ func setLog(l *logging, set map[string]*pb.LogSettingsRequest_SettingValue) *Err
 }
 
 // setLogJSON reads an order over HTTP. A null changes nothing.
-func setLogJSON(l *logging, doc jsonValue) error {
-	if doc.get("log_file").present {
+func setLogJSON(l *logging, doc tritonjson.Value) error {
+	if _, ok := doc.Find("log_file"); ok {
 		return errLogFile
 	}
 	for _, f := range l.flags() {
-		if v := doc.get(f.name); v.present && v.kind != jsonNull {
-			flag, err := v.asBool()
+		if v, ok := doc.Find(f.name); ok && v.Kind() != tritonjson.Null {
+			flag, err := v.AsBool()
 			if err != nil {
 				return err
 			}
 			*f.flag = flag
 		}
 	}
-	if v := doc.get("log_verbose_level"); v.present && v.kind != jsonNull {
-		level, err := v.asUint()
+	if v, ok := doc.Find("log_verbose_level"); ok && v.Kind() != tritonjson.Null {
+		level, err := v.AsUint()
 		if err != nil {
 			return err
 		}
 		l.verbose = uint32(level) // Triton keeps the lower half
 	}
-	if v := doc.get("log_format"); v.present && v.kind != jsonNull {
-		format, err := v.asString()
+	if v, ok := doc.Find("log_format"); ok && v.Kind() != tritonjson.Null {
+		format, err := v.AsString()
 		if err != nil {
 			return err
 		}

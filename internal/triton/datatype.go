@@ -9,21 +9,26 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// ElementSize is the bytes of one element of a tensor of a data type; 0 where
-// they vary (strings) and of what is no data type.
-func ElementSize(t tritonpb.DataType) int64 {
-	switch t {
-	case tritonpb.DataType_TYPE_BOOL, tritonpb.DataType_TYPE_UINT8, tritonpb.DataType_TYPE_INT8:
+// SizeOf is the bytes of one element of a tensor by the name of its data type on the wire: 0 of BYTES, whose elements differ in size, -1 of a
+// name that is no data type.
+func SizeOf(datatype string) int {
+	switch datatype {
+	case "BOOL", "UINT8", "INT8":
 		return 1
-	case tritonpb.DataType_TYPE_UINT16, tritonpb.DataType_TYPE_INT16, tritonpb.DataType_TYPE_FP16, tritonpb.DataType_TYPE_BF16:
+	case "UINT16", "INT16", "FP16", "BF16":
 		return 2
-	case tritonpb.DataType_TYPE_UINT32, tritonpb.DataType_TYPE_INT32, tritonpb.DataType_TYPE_FP32:
+	case "UINT32", "INT32", "FP32":
 		return 4
-	case tritonpb.DataType_TYPE_UINT64, tritonpb.DataType_TYPE_INT64, tritonpb.DataType_TYPE_FP64:
+	case "UINT64", "INT64", "FP64":
 		return 8
+	case "BYTES":
+		return 0
 	}
-	return 0
+	return -1
 }
+
+// ElementSize is SizeOf by the data type of a configuration; 0 of what is no data type.
+func ElementSize(t tritonpb.DataType) int64 { return int64(max(0, SizeOf(DatatypeName(t)))) }
 
 // DatatypeName is the name of a data type on the wire, such as FP32. A string is BYTES there.
 func DatatypeName(t tritonpb.DataType) string {

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/conch-serving/conch/internal/triton"
 )
 
 // Field numbers of InferTensorContents.
@@ -62,7 +64,7 @@ func (t *Tensor) Normalize() error {
 	if !ok {
 		return fmt.Errorf("%w: tensor %q of datatype %q can only be sent raw", ErrContents, t.Name, t.Datatype)
 	}
-	size := ElementSize(t.Datatype)
+	size := triton.SizeOf(t.Datatype)
 	raw := make([]byte, 0, len(t.Contents))
 	err := eachValue(t.Contents, func(num protowire.Number, bits uint64, b []byte) error {
 		if num != field {

@@ -12,57 +12,17 @@ import (
 // little-endian uint32 length and that many bytes.
 const bytesDatatype = "BYTES"
 
+// datatypes are the names that exist, the frequent ones first.
+var datatypes = [...]string{"FP32", bytesDatatype, "INT64", "INT32", "UINT8", "FP16", "BOOL", "INT8", "BF16", "FP64", "INT16", "UINT16", "UINT32", "UINT64"}
+
 // datatype is text without an allocation for the names that exist.
 func datatype(b []byte) (string, error) {
-	switch string(b) {
-	case "BOOL":
-		return "BOOL", nil
-	case "UINT8":
-		return "UINT8", nil
-	case "UINT16":
-		return "UINT16", nil
-	case "UINT32":
-		return "UINT32", nil
-	case "UINT64":
-		return "UINT64", nil
-	case "INT8":
-		return "INT8", nil
-	case "INT16":
-		return "INT16", nil
-	case "INT32":
-		return "INT32", nil
-	case "INT64":
-		return "INT64", nil
-	case "FP16":
-		return "FP16", nil
-	case "FP32":
-		return "FP32", nil
-	case "FP64":
-		return "FP64", nil
-	case "BF16":
-		return "BF16", nil
-	case bytesDatatype:
-		return bytesDatatype, nil
+	for _, name := range datatypes {
+		if string(b) == name {
+			return name, nil
+		}
 	}
 	return text(b, "datatype")
-}
-
-// ElementSize is the size of one element in bytes: 0 for BYTES, -1 for a name
-// that is no datatype.
-func ElementSize(datatype string) int {
-	switch datatype {
-	case "BOOL", "UINT8", "INT8":
-		return 1
-	case "UINT16", "INT16", "FP16", "BF16":
-		return 2
-	case "UINT32", "INT32", "FP32":
-		return 4
-	case "UINT64", "INT64", "FP64":
-		return 8
-	case bytesDatatype:
-		return 0
-	}
-	return -1
 }
 
 // elements multiplies dimensions. Ok is false when one is negative or the

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/mem"
+
+	"github.com/conch-serving/conch/internal/triton"
 )
 
 // maxRowBytes is the largest row of an output whose extent is planned.
@@ -129,7 +131,7 @@ func (r *Response) Claim(memory mem.Buffer, slots []Slot) error {
 			continue // it came in the message
 		}
 		n, ok := elements(t.Shape)
-		size := ElementSize(t.Datatype)
+		size := triton.SizeOf(t.Datatype)
 		if !ok || size <= 0 || n > int64(slots[k].Size/size) {
 			return fmt.Errorf("%w: output %q of datatype %s and shape %v does not fit its %d bytes", ErrUnsplittable, t.Name, t.Datatype, t.Shape, slots[k].Size)
 		}

@@ -108,7 +108,7 @@ func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*trito
 	u.batchable, u.reason = Batchable(config)
 	for i, in := range config.GetInput() {
 		datatype := triton.DatatypeName(in.GetDataType())
-		u.inputs[in.GetName()] = inputRule{datatype, ElementSize(datatype), in.GetDims(), in.GetOptional(), i}
+		u.inputs[in.GetName()] = inputRule{datatype, triton.SizeOf(datatype), in.GetDims(), in.GetOptional(), i}
 		if !in.GetOptional() {
 			u.required++
 		}
@@ -120,7 +120,7 @@ func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*trito
 	for _, out := range config.GetOutput() {
 		rule := outputRule{name: out.GetName(), datatype: triton.DatatypeName(out.GetDataType())}
 		u.outputs[rule.name] = rule.datatype
-		if size := ElementSize(rule.datatype); size > 0 {
+		if size := triton.SizeOf(rule.datatype); size > 0 {
 			if n, ok := elements(out.GetDims()); ok && n <= maxRowBytes/int64(size) {
 				rule.rowBytes = int(n) * size
 			}
@@ -330,7 +330,7 @@ func (u *Rules) Hazard(r *Request) error {
 		if err := r.extentHazard("input", t.Name, t.Parameters); err != nil {
 			return err
 		}
-		if overflows(t.Shape, ElementSize(t.Datatype)) {
+		if overflows(t.Shape, triton.SizeOf(t.Datatype)) {
 			return status.Errorf(codes.InvalidArgument, "%sinvalid shape %v for input '%s' for model '%s': its byte size exceeds the maximum", requestPrefix(r.ID), t.Shape, t.Name, r.Model)
 		}
 	}

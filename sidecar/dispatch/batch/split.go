@@ -9,6 +9,8 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/mem"
+
+	"github.com/conch-serving/conch/internal/triton"
 )
 
 // ErrUnsplittable means an answer that does not have the batch's rows along its
@@ -76,7 +78,7 @@ func splitOutput(out *Tensor, reqs []*Request, members []*Membership, rooms []sp
 	if _, fits := elements(out.Shape); !fits {
 		ok = false // rows times perRow overflows
 	}
-	size := ElementSize(out.Datatype)
+	size := triton.SizeOf(out.Datatype)
 	have := int64(out.Data.Len())
 	if !ok || size < 0 || (size > 0 && perRow > 0 && (have/int64(size)/perRow != int64(total) || have != int64(total)*perRow*int64(size))) || (perRow == 0 && have != 0) {
 		return fmt.Errorf("%w: output %q of datatype %s and shape %v has %d bytes", ErrUnsplittable, out.Name, out.Datatype, out.Shape, have)

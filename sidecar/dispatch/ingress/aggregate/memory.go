@@ -19,9 +19,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/guard"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
 // memory holds the settings and regions that clients have set on all servers: a

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
 // allow answers 405 unless the method is the one that the route has.

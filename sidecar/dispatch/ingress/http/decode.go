@@ -16,9 +16,10 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
 // inference is one inference request while it is decoded, served and rendered.
@@ -62,7 +63,7 @@ func (in *inference) decode(body mem.Buffer, headerLength int) error {
 			return err
 		}
 	}
-	inputs, err := member(root, "inputs")
+	inputs, err := root.Member("inputs")
 	if err == nil {
 		err = inputs.CheckArray()
 	}
@@ -105,16 +106,8 @@ func decodeError(err error, doing string) error {
 	return status.Errorf(codes.Internal, "%s: %s", doing, err)
 }
 
-func member(object tritonjson.Value, name string) (tritonjson.Value, error) {
-	v, ok := object.Find(name)
-	if !ok {
-		return v, tritonjson.MissingError(name)
-	}
-	return v, nil
-}
-
 func stringMember(object tritonjson.Value, name string) (string, error) {
-	v, err := member(object, name)
+	v, err := object.Member(name)
 	if err == nil {
 		var text string
 		if text, err = v.AsString(); err == nil {
@@ -277,7 +270,7 @@ func (in *inference) input(v tritonjson.Value, body mem.Buffer, at int) (int, er
 		return at, err
 	}
 	count, ok := elements(t.Shape)
-	elementSize := int64(batch.ElementSize(t.Datatype))
+	elementSize := int64(triton.SizeOf(t.Datatype))
 	absurd := !ok || count > math.MaxInt64/max(elementSize, 1)
 
 	switch {
@@ -379,7 +372,7 @@ func (in *inference) absurdShape(name string, got uint64) error {
 }
 
 func readShape(v tritonjson.Value) ([]int64, error) {
-	array, err := member(v, "shape")
+	array, err := v.Member("shape")
 	if err == nil {
 		err = array.CheckArray()
 	}

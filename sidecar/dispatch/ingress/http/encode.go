@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
 // writeResponse renders an answer: JSON, followed by the binary outputs in order if there are any.

@@ -11,7 +11,7 @@ import (
 	"io"
 	nethttp "net/http"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 )
 
 // answer is the answer of one partition.

@@ -6,8 +6,8 @@ package http
 import (
 	"strings"
 
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/guard"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
 // guarded denies settings and regions that would make a server touch files or memory that are not the caller's. A body

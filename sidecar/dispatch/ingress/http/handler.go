@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/buffers"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )

@@ -45,7 +45,7 @@ func (in *inference) decodeRaw(body mem.Buffer) error {
 
 // deduceShape computes the one variable dimension from the size of the data.
 func (in *inference) deduceShape(t *batch.Tensor, size int64) error {
-	fixed, variable := max(int64(batch.ElementSize(t.Datatype)), 1), -1
+	fixed, variable := max(int64(triton.SizeOf(t.Datatype)), 1), -1
 	for i, d := range t.Shape {
 		if d >= 0 {
 			fixed *= d

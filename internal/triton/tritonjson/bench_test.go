@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 )
 
 // BenchmarkTensor reads and writes ten thousand numbers as a client of Triton's HTTP endpoint sends and gets them.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/internal/triton"
 )
 
 // ErrShape is a "data" array with more or fewer elements than the tensor's shape has.
@@ -21,7 +21,7 @@ var ErrShape = errors.New("Shape does not match true shape of 'data' field") //n
 // elements. BYTES elements get their four-byte lengths, and their number is not checked here, as in Triton. Integers
 // that do not fit wrap silently, as in Triton. Memory grows with the text and never with count alone.
 func ReadTensor(data Value, datatype string, count int64) ([]byte, error) {
-	size := int64(batch.ElementSize(datatype))
+	size := int64(triton.SizeOf(datatype))
 	if size < 0 {
 		return nil, fmt.Errorf("unknown datatype %q", datatype)
 	}
@@ -154,7 +154,7 @@ func readBytes(r *tensorReader, v Value) (int, error) {
 // AppendTensor writes a tensor's raw bytes as the elements of a JSON array, flat as Triton writes it, without the
 // brackets. It returns ErrTensorSize if the bytes are not count elements.
 func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte, error) {
-	size := int64(batch.ElementSize(datatype))
+	size := int64(triton.SizeOf(datatype))
 	if size < 0 {
 		return dst, fmt.Errorf("unknown datatype %q", datatype)
 	}

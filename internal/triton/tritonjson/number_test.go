@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
+	"github.com/conch-serving/conch/internal/triton/tritonjson"
 )
 
 // The texts are a real server's.

@@ -164,6 +164,15 @@ func (v Value) Find(name string) (Value, bool) {
 	return Value{}, false
 }
 
+// Member is Find, with Triton's error where there is no such member.
+func (v Value) Member(name string) (Value, error) {
+	member, ok := v.Find(name)
+	if !ok {
+		return member, &TypeError{fmt.Sprintf("attempt to access non-existing object member '%s'", name)}
+	}
+	return member, nil
+}
+
 // bytes is the content of a string value, unescaped; it refers to the text where nothing is escaped.
 func (v Value) bytes() []byte {
 	raw := v.doc.text[v.pos+1 : v.end()-1]
@@ -228,11 +237,6 @@ type TypeError struct{ Text string }
 
 // Error is the text.
 func (e *TypeError) Error() string { return e.Text }
-
-// MissingError is the error of a member that an object lacks.
-func MissingError(member string) error {
-	return &TypeError{fmt.Sprintf("attempt to access non-existing object member '%s'", member)}
-}
 
 // AsString is a string's content. It stays valid as long as the document's text, and must be cloned to outlive it.
 func (v Value) AsString() (string, error) {
