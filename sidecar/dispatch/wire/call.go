@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -91,11 +92,17 @@ func (c *Call) Reply(t *Turn, data mem.BufferSlice) {
 		data.Free()
 		return
 	}
-	l.headers(c.id, appendMetadata(l.responseHeader(), c.header), false)
-	prefix := make([]byte, prefixLen)
-	binary.BigEndian.PutUint32(prefix[1:], uint32(data.Len()))
-	l.give(&c.out, append(mem.BufferSlice{mem.SliceBuffer(prefix)}, data...))
-	c.out.trailer = appendMetadata(okTrailer[:len(okTrailer):len(okTrailer)], c.trailer)
+	header, trailer := appendMetadata(l.responseHeader(), c.header), appendMetadata(okTrailer[:len(okTrailer):len(okTrailer)], c.trailer)
+	if l.takes(header) && l.takes(trailer) {
+		l.headers(c.id, header, false)
+		prefix := make([]byte, prefixLen)
+		binary.BigEndian.PutUint32(prefix[1:], uint32(data.Len()))
+		l.give(&c.out, append(mem.BufferSlice{mem.SliceBuffer(prefix)}, data...))
+		c.out.trailer = trailer
+	} else {
+		data.Free()
+		c.out.trailer = l.withoutText(codes.Internal)
+	}
 	l.send(&c.out)
 	l.mu.Unlock()
 	c.finish(t)
@@ -116,7 +123,10 @@ func (c *Call) Fail(t *Turn, err error) {
 			list = append(list, hpack.HeaderField{Name: "grpc-status-details-bin", Value: base64.RawStdEncoding.EncodeToString(b)})
 		}
 	}
-	c.out.trailer = appendMetadata(appendMetadata(list, c.header), c.trailer)
+	if list = appendMetadata(appendMetadata(list, c.header), c.trailer); !l.takes(list) {
+		list = l.withoutText(s.Code())
+	}
+	c.out.trailer = list
 	l.send(&c.out)
 	l.mu.Unlock()
 	c.finish(t)
@@ -185,6 +195,24 @@ func (c *Call) Evict(err error) {
 // responseHeader begins the header fields of an answer.
 func (c *serverConn) responseHeader() []hpack.HeaderField {
 	return append(c.scratch[:0], hpack.HeaderField{Name: ":status", Value: "200"}, hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
+}
+
+// takes reports whether the client takes so many header fields. For more, some clients end the connection. Guarded by mu.
+func (c *serverConn) takes(list []hpack.HeaderField) bool {
+	if c.mostFields == math.MaxInt64 {
+		return true
+	}
+	size := int64(0)
+	for i := range list {
+		size += int64(list[i].Size())
+	}
+	return size <= c.mostFields
+}
+
+// withoutText is the answer in place of one that the client does not take.
+func (c *serverConn) withoutText(code codes.Code) []hpack.HeaderField {
+	return append(c.responseHeader(), hpack.HeaderField{Name: "grpc-status", Value: strconv.Itoa(int(code))},
+		hpack.HeaderField{Name: "grpc-message", Value: "the answer's header fields are beyond SETTINGS_MAX_HEADER_LIST_SIZE"})
 }
 
 // appendMetadata appends metadata to header fields.

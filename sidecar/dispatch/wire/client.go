@@ -63,6 +63,7 @@ type Client struct {
 	// Of the goroutine that reads.
 	handledBytes int
 	taken        int64
+	lastBegun    uint32 // the last stream that a GOAWAY has named; 0: there was none
 
 	// Guarded by mu.
 	calls    map[uint32]*ClientCall

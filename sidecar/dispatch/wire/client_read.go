@@ -25,14 +25,20 @@ import (
 
 // read reads the connection to its end.
 func (c *Client) read() error {
-	for {
+	for first := true; ; first = false {
 		if err := c.fill(headLen); err != nil {
 			return err
 		}
 		h := readHead(c.in.take(headLen))
 		c.handledBytes += headLen + h.length
 		err := c.fields.allow(h)
-		if err != nil {
+		switch {
+		case err != nil:
+			return err
+		case first && (h.kind != http2.FrameSettings || h.has(http2.FlagSettingsAck)):
+			return broken(http2.ErrCodeProtocol, "the first frame is no SETTINGS frame")
+		}
+		if err := c.belongs(h); err != nil {
 			return err
 		}
 		if h.kind == http2.FrameData && !h.has(http2.FlagDataPadded) {
@@ -72,6 +78,39 @@ func (c *Client) fill(n int) error {
 		c.mu.Unlock()
 	}
 	return nil
+}
+
+// belongs returns an error for a frame that cannot be one of its stream, or of the connection.
+func (c *Client) belongs(h head) error {
+	switch h.kind {
+	case http2.FrameSettings, http2.FramePing, http2.FrameGoAway:
+		if h.stream != 0 {
+			return broken(http2.ErrCodeProtocol, "a frame of a stream that is one of the connection")
+		}
+	case http2.FrameData, http2.FrameHeaders, http2.FrameRSTStream:
+		if h.stream == 0 || c.isIdle(h.stream) {
+			return broken(http2.ErrCodeProtocol, "a frame of a stream that was never begun")
+		}
+	case http2.FrameWindowUpdate:
+		if c.isIdle(h.stream) {
+			return broken(http2.ErrCodeProtocol, "a frame of a stream that was never begun")
+		}
+	case http2.FramePriority:
+		if h.stream == 0 {
+			return broken(http2.ErrCodeProtocol, "a PRIORITY frame of no stream")
+		}
+	}
+	return nil
+}
+
+// isIdle reports whether a stream was never begun.
+func (c *Client) isIdle(id uint32) bool {
+	if id == 0 {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return id%2 == 0 || id >= c.next
 }
 
 // handle handles a frame that is whole.
@@ -160,9 +199,6 @@ func (c *Client) account(h head) (*ClientCall, error) {
 	}
 	k := c.calls[h.stream]
 	if k == nil {
-		if h.stream == 0 || h.stream%2 == 0 || h.stream >= c.next {
-			return nil, broken(http2.ErrCodeProtocol, "data of a stream that was never begun")
-		}
 		return nil, nil //nolint:nilnil // nil is an answer
 	}
 	if k.room -= int64(h.length); k.room < 0 {
@@ -224,6 +260,10 @@ func (c *Client) received(id uint32) {
 		return
 	}
 	ends := c.fields.flags&http2.FlagHeadersEndStream != 0
+	if fault := malformedAnswer(c.fields.list, k.headed); fault != "" {
+		c.refuse(k, ends, fault)
+		return
+	}
 	md, s, httpStatus := readAnswer(c.fields.list)
 	k.answer.LastWord = s != nil && ends // not by a status of a proxy's
 	switch {
@@ -251,6 +291,17 @@ func (c *Client) received(id uint32) {
 		err = status.Error(codes.Internal, "the server ended the call before its answer was whole")
 	}
 	c.finish(k, err)
+}
+
+// refuse ends a call whose answer is none.
+func (c *Client) refuse(k *ClientCall, ends bool, fault string) {
+	c.mu.Lock()
+	if c.calls[k.id] == k && !(ends && k.out.over) {
+		c.frame(func(b []byte) []byte { return appendReset(b, k.id, http2.ErrCodeProtocol) })
+		c.drop(&k.out) // finish has nothing to reset
+	}
+	c.mu.Unlock()
+	c.finish(k, status.Error(codes.Internal, "the server's answer has "+fault))
 }
 
 // finish ends a call by what the server has sent.
@@ -293,11 +344,15 @@ func (c *Client) resetByServer(id uint32, code http2.ErrCode) {
 
 // settingsFrame handles a SETTINGS frame.
 func (c *Client) settingsFrame(h head, payload []byte) error {
-	if h.has(http2.FlagSettingsAck) {
+	switch {
+	case h.has(http2.FlagSettingsAck) && h.length != 0:
+		return broken(http2.ErrCodeFrameSize, "an acknowledgement with settings")
+	case h.has(http2.FlagSettingsAck):
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	windows := false
 	err := readSettings(payload, func(s setting) error {
 		switch s.id {
 		case http2.SettingHeaderTableSize:
@@ -312,13 +367,22 @@ func (c *Client) settingsFrame(h head, payload []byte) error {
 				if k.out.window += delta; k.out.window > maxWindow {
 					return broken(http2.ErrCodeFlowControl, "the window of a stream is above its limit")
 				}
-				c.send(&k.out)
+			}
+			windows = true
+		case http2.SettingEnablePush:
+			if s.value != 0 {
+				return broken(http2.ErrCodeProtocol, "a server cannot be pushed to")
 			}
 		}
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if windows { // after all values of the frame: it may have several of one setting
+		for _, k := range c.calls {
+			c.send(&k.out)
+		}
 	}
 	c.answerFrame(func(b []byte) []byte { return head{kind: http2.FrameSettings, flags: http2.FlagSettingsAck}.append(b) })
 	return nil
@@ -330,6 +394,10 @@ func (c *Client) goAway(h head, payload []byte) error {
 		return broken(http2.ErrCodeFrameSize, "a short GOAWAY frame")
 	}
 	last := binary.BigEndian.Uint32(payload) & (1<<31 - 1)
+	if last > 0 && last%2 == 0 || c.lastBegun > 0 && last > c.lastBegun {
+		return broken(http2.ErrCodeProtocol, "a GOAWAY whose last stream was never begun, or that goes up")
+	}
+	c.lastBegun = last
 	var unbegun []*ClientCall
 	c.mu.Lock()
 	c.leaving = true
@@ -355,6 +423,9 @@ func (c *Client) windowUpdate(h head, payload []byte) error {
 		return broken(http2.ErrCodeFrameSize, "a WINDOW_UPDATE frame that is not four bytes long")
 	}
 	n := binary.BigEndian.Uint32(payload) & (1<<31 - 1)
+	if n == 0 {
+		return broken(http2.ErrCodeProtocol, "a WINDOW_UPDATE frame of nothing")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var of *outgoing

@@ -20,7 +20,8 @@
 // A client that misuses the protocol loses its stream or its connection, as RFC 9113 has it and at least where grpc-go is as strict: malformed header
 // fields, streams that go back, windows that overflow or are exceeded, settings out of their bounds, header fields without end, pings that are too
 // frequent, empty frames without end, changes of many streams' windows without end, and calls that are reset faster than their handlers end. A client that does not read is not
-// read from, and data for it stay with their streams (mostQueued). What is received and not whole belongs to the caller's account, who sees every byte that is read; buffers grow with what
+// read from, and data for it stay with their streams (mostQueued). The windows that a client gives and lowers hold for what the inner server has sent, too, and an answer's header fields
+// are no larger than it takes. A server that misuses the protocol loses its connection, and malformed header fields of its answers reach nobody. What is received and not whole belongs to the caller's account, who sees every byte that is read; buffers grow with what
 // has come, and not with what was announced.
 //
 // # Why not a library

@@ -235,6 +235,11 @@ func against(t *testing.T, pool mem.BufferPool) (*wire.Client, *raw) {
 }
 
 func againstWith(t *testing.T, o wire.ClientOptions) (*wire.Client, *raw) {
+	return connectedTo(t, o, func(s *raw) error { return s.WriteSettings() })
+}
+
+// connectedTo is a client of a server that begins as a test says.
+func connectedTo(t *testing.T, o wire.ClientOptions, begin func(*raw) error) (*wire.Client, *raw) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
@@ -249,7 +254,7 @@ func againstWith(t *testing.T, o wire.ClientOptions) (*wire.Client, *raw) {
 	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	s := &raw{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
 	s.hpack = hpack.NewEncoder(&s.block)
-	require.NoError(t, s.WriteSettings())
+	require.NoError(t, begin(s))
 	return c, s
 }
 

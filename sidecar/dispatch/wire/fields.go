@@ -65,7 +65,7 @@ func (f *fields) allow(h head) error {
 	return nil
 }
 
-// headersFrame reads a HEADERS frame, which begins a block. The block is whole if stream is 0 then. Parent is the stream that the frame's priority
+// headersFrame reads a HEADERS frame of a stream, which begins a block. The block is whole if stream is 0 then. Parent is the stream that the frame's priority
 // depends on; 0: it has none.
 func (f *fields) headersFrame(h head, payload []byte) (parent uint32, err error) {
 	payload, err = unpadded(h, payload)
@@ -153,11 +153,8 @@ func malformed(list []hpack.HeaderField, trailers bool) string {
 			continue
 		}
 		regular = true
-		if !validName(h.Name) {
-			return "a header field with an invalid name"
-		}
-		if !httpguts.ValidHeaderFieldValue(h.Value) {
-			return "a header field with an invalid value"
+		if fault := malformedField(h); fault != "" {
+			return fault
 		}
 		switch h.Name {
 		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
@@ -170,6 +167,36 @@ func malformed(list []hpack.HeaderField, trailers bool) string {
 	}
 	if !trailers && (method != 1 || scheme != 1 || path != 1 || authority > 1) {
 		return "pseudo-header fields that are missing or twice there"
+	}
+	return ""
+}
+
+// malformedAnswer is malformed for a server's fields. Those of one connection do no harm there.
+func malformedAnswer(list []hpack.HeaderField, trailers bool) string {
+	regular, code := false, false
+	for i := range list {
+		h := &list[i]
+		if h.IsPseudo() {
+			if trailers || regular || code || h.Name != ":status" {
+				return "a pseudo-header field that does not belong there"
+			}
+			code = true
+			continue
+		}
+		regular = true
+		if fault := malformedField(h); fault != "" {
+			return fault
+		}
+	}
+	return ""
+}
+
+func malformedField(h *hpack.HeaderField) string {
+	switch {
+	case !validName(h.Name):
+		return "a header field with an invalid name"
+	case !httpguts.ValidHeaderFieldValue(h.Value):
+		return "a header field with an invalid value"
 	}
 	return ""
 }

@@ -69,7 +69,6 @@ type outgoing struct {
 	over   bool        // everything was queued, or nothing more is
 	server *serverConn // whose stream it is; nil: it is a client's
 	inner  *innerConn  // that the data are of; nil: none
-	moved  int64       // bytes that were queued
 }
 
 // newLink makes the sending half of a connection. Secure says that the connection is more than its socket, also if it gives that away, as grpc-go's do.
@@ -146,7 +145,6 @@ func (l *link) send(o *outgoing) {
 		l.window -= int64(n)
 		o.left -= n
 		l.queued.size += n
-		o.moved += int64(n)
 		l.active = true
 		h := head{length: n, kind: http2.FrameData, stream: o.id}
 		if o.left == 0 && o.end {

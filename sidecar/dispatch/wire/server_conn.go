@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"runtime"
 	"time"
@@ -48,9 +49,7 @@ type stream struct {
 	out   *outgoing
 	ended bool  // the client sends no more
 	room  int64 // what the client may send; of calls only: the inner server has its own account
-	// Of streams of the inner server.
-	granted int64 // what the client has added to the window
-	reset   bool  // to be reset after its data
+	reset bool  // to be reset after its data; of streams of the inner server only
 }
 
 // serverConn is a client's connection.
@@ -85,6 +84,7 @@ type serverConn struct {
 	scratch    [8]hpack.HeaderField
 	ours       [32]uint32 // streams that were reset here of late
 	nextOurs   int
+	mostFields int64  // what the client takes of header fields, as HTTP/2 counts them
 	drained    bool   // a GOAWAY was queued: no more streams are taken
 	why        string // that was
 	ignoreFrom uint32 // streams from this one on are ignored; 0: none is
@@ -96,7 +96,7 @@ type serverConn struct {
 func newServerConn(s *Server, raw, conn net.Conn, info credentials.AuthInfo) *serverConn {
 	c := &serverConn{
 		link: newLink(conn, conn != raw), server: s, raw: raw, auth: info, in: newIntake(conn, s.o.Pool), fields: newFields(s.o.MaxHeaderList),
-		streams: map[uint32]*stream{}, room: 4 * int64(s.o.Window),
+		streams: map[uint32]*stream{}, room: 4 * int64(s.o.Window), mostFields: math.MaxInt64,
 	}
 	c.in.records = conn != raw
 	c.base = peer.NewContext(context.Background(), &peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: info})
@@ -307,7 +307,7 @@ func (c *serverConn) account(h head) (*stream, error) {
 	case s == nil && (h.stream > c.last || h.stream%2 == 0):
 		return nil, broken(http2.ErrCodeProtocol, "a DATA frame of a stream that was never begun")
 	case s == nil:
-		if !c.wasOurs(h.stream) {
+		if !c.ignored(h.stream) {
 			c.answerFrame(func(b []byte) []byte { return appendReset(b, h.stream, http2.ErrCodeStreamClosed) })
 		}
 		return nil, nil //nolint:nilnil // nil is an answer
@@ -315,6 +315,7 @@ func (c *serverConn) account(h head) (*stream, error) {
 		c.reset(h.stream, s, http2.ErrCodeStreamClosed)
 		return nil, nil //nolint:nilnil // nil is an answer
 	case s.call == nil:
+		s.ended = h.has(http2.FlagDataEndStream)
 		// Its padding counts in the windows, and goes on with it.
 		c.inner.dataFrame(head{length: h.length, kind: http2.FrameData, flags: h.flags & (http2.FlagDataEndStream | http2.FlagDataPadded), stream: h.stream})
 		return s, nil
@@ -323,6 +324,7 @@ func (c *serverConn) account(h head) (*stream, error) {
 		c.reset(h.stream, s, http2.ErrCodeFlowControl)
 		return nil, nil //nolint:nilnil // nil is an answer
 	}
+	s.ended = h.has(http2.FlagDataEndStream) // before the Handler may answer the call
 	return s, nil
 }
 

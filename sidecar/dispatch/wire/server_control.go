@@ -26,6 +26,7 @@ func (c *serverConn) settingsFrame(h head, payload []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var onward []setting
+	windows := false
 	err := readSettings(payload, func(s setting) error {
 		switch s.id {
 		case http2.SettingHeaderTableSize:
@@ -38,22 +39,25 @@ func (c *serverConn) settingsFrame(h head, payload []byte) error {
 			delta := int64(s.value) - c.initial
 			c.initial = int64(s.value)
 			for _, s := range c.streams {
-				if s.call == nil {
-					continue
-				}
 				if s.out.window += delta; s.out.window > maxWindow {
 					return broken(http2.ErrCodeFlowControl, "the window of a stream is above its limit")
 				}
-				c.send(s.out)
 			}
+			windows = true
 			onward = append(onward, s)
 		case http2.SettingMaxHeaderListSize:
+			c.mostFields = int64(s.value)
 			onward = append(onward, s)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if windows { // after all values of the frame: it may have several of one setting
+		for _, s := range c.streams {
+			c.send(s.out)
+		}
 	}
 	if onward != nil {
 		c.noted(onward)
@@ -144,17 +148,14 @@ func (c *serverConn) windowUpdate(h head, payload []byte) error {
 	switch {
 	case s == nil && (h.stream > c.last || h.stream%2 == 0):
 		return broken(http2.ErrCodeProtocol, "a WINDOW_UPDATE frame of a stream that was never begun")
+	case s == nil && c.ignored(h.stream):
 	case n == 0:
 		c.reset(h.stream, s, http2.ErrCodeProtocol)
 	case s == nil:
-	case s.call == nil:
-		if s.granted += int64(n); s.granted+c.initial > maxWindow+s.out.moved {
-			c.reset(h.stream, s, http2.ErrCodeFlowControl)
-			return nil
-		}
-		c.inner.write(append(h.append(nil), payload...))
 	case !c.widen(s.out, n):
 		c.reset(h.stream, s, http2.ErrCodeFlowControl)
+	case c.streams[h.stream] == s && s.call == nil:
+		c.inner.write(append(h.append(nil), payload...))
 	}
 	return nil
 }

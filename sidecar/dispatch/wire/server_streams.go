@@ -46,7 +46,7 @@ func (c *serverConn) received(id uint32) error {
 		return c.trailers(id, s, ends)
 	}
 	if id <= c.last {
-		known := c.wasOurs(id)
+		known := c.ignored(id)
 		c.mu.Unlock()
 		if known {
 			return nil
@@ -57,10 +57,9 @@ func (c *serverConn) received(id uint32) error {
 		return broken(http2.ErrCodeStreamClosed, "header fields of a stream that has ended")
 	}
 	if c.ignoreFrom != 0 && id >= c.ignoreFrom {
-		c.last = id // further frames of it are ignored
-		c.isOurs(id)
+		c.last = id
 		c.mu.Unlock()
-		return nil // a GOAWAY has announced it
+		return nil // a GOAWAY has announced it; further frames of it are ignored, too
 	}
 	c.last = id
 	code := http2.ErrCodeNo
@@ -87,7 +86,7 @@ func (c *serverConn) received(id uint32) error {
 			return nil
 		}
 	}
-	s := &stream{out: &outgoing{id: id, window: 1 << 62, open: true, server: c}, ended: ends}
+	s := &stream{out: &outgoing{id: id, window: c.initial, open: true, server: c}, ended: ends}
 	if c.inner == nil {
 		c.inner = newInnerConn(c)
 	}
@@ -231,13 +230,17 @@ func (c *serverConn) leave(patience time.Duration) {
 	}()
 }
 
-// isOurs and wasOurs remember streams that were reset here: what is still under way of them is ignored. Guarded by mu.
+// isOurs remembers a stream that was reset here: what is still under way of it is ignored, like everything of streams above the last of GOAWAY. Guarded by mu.
 func (c *serverConn) isOurs(id uint32) {
 	c.ours[c.nextOurs] = id
 	c.nextOurs = (c.nextOurs + 1) % len(c.ours)
 }
 
-func (c *serverConn) wasOurs(id uint32) bool {
+// ignored reports whether frames of a stream that is no more are. Guarded by mu.
+func (c *serverConn) ignored(id uint32) bool {
+	if c.ignoreFrom != 0 && id >= c.ignoreFrom {
+		return true
+	}
 	for _, o := range c.ours {
 		if o == id {
 			return true
