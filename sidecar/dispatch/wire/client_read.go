@@ -261,7 +261,7 @@ func (c *Client) received(id uint32) {
 	}
 	ends := c.fields.flags&http2.FlagHeadersEndStream != 0
 	if fault := malformedAnswer(c.fields.list, k.headed); fault != "" {
-		c.refuse(k, ends, fault)
+		c.unanswer(k, ends, fault)
 		return
 	}
 	md, s, httpStatus := readAnswer(c.fields.list)
@@ -293,8 +293,8 @@ func (c *Client) received(id uint32) {
 	c.finish(k, err)
 }
 
-// refuse ends a call whose answer is none.
-func (c *Client) refuse(k *ClientCall, ends bool, fault string) {
+// unanswer ends a call whose answer is none.
+func (c *Client) unanswer(k *ClientCall, ends bool, fault string) {
 	c.mu.Lock()
 	if c.calls[k.id] == k && !(ends && k.out.over) {
 		c.frame(func(b []byte) []byte { return appendReset(b, k.id, http2.ErrCodeProtocol) })

@@ -148,7 +148,7 @@ func (c *serverConn) windowUpdate(h head, payload []byte) error {
 	switch {
 	case s == nil && (h.stream > c.last || h.stream%2 == 0):
 		return broken(http2.ErrCodeProtocol, "a WINDOW_UPDATE frame of a stream that was never begun")
-	case s == nil && c.ignored(h.stream):
+	case c.announced(h.stream):
 	case n == 0:
 		c.reset(h.stream, s, http2.ErrCodeProtocol)
 	case s == nil:

@@ -56,7 +56,7 @@ func (c *serverConn) received(id uint32) error {
 		}
 		return broken(http2.ErrCodeStreamClosed, "header fields of a stream that has ended")
 	}
-	if c.ignoreFrom != 0 && id >= c.ignoreFrom {
+	if c.announced(id) {
 		c.last = id
 		c.mu.Unlock()
 		return nil // a GOAWAY has announced it; further frames of it are ignored, too
@@ -236,9 +236,12 @@ func (c *serverConn) isOurs(id uint32) {
 	c.nextOurs = (c.nextOurs + 1) % len(c.ours)
 }
 
+// announced reports whether a GOAWAY has said that a stream is ignored. Guarded by mu.
+func (c *serverConn) announced(id uint32) bool { return c.ignoreFrom != 0 && id >= c.ignoreFrom }
+
 // ignored reports whether frames of a stream that is no more are. Guarded by mu.
 func (c *serverConn) ignored(id uint32) bool {
-	if c.ignoreFrom != 0 && id >= c.ignoreFrom {
+	if c.announced(id) {
 		return true
 	}
 	for _, o := range c.ours {
