@@ -338,7 +338,7 @@ func TestBreakBeforeMake(t *testing.T) {
 		require.NoError(t, set(t, r, desired(1, files, old)))
 		w.did()
 		d := desired(2, files, next)
-		require.Equal(t, []string{"p"}, apply.BreakFirst(desired(1, files, old).Plan, d.Plan, d.Snapshot), "it is said beforehand")
+		require.Equal(t, []string{"p"}, r.BreakFirst(desired(1, files, old).Plan, d.Plan, d.Snapshot), "it is said beforehand")
 		_, err := r.Set(t.Context(), d, 0)
 		require.NoError(t, err)
 		after(50 * time.Millisecond)

@@ -59,16 +59,7 @@ func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.
 	}
 	specs := map[decide.Key]driver.Spec{}
 	index := policy.NewIndex(d.Snapshot)
-	if able, is := with.(driver.Particular); is {
-		w.Whole = map[string]int{}
-		for _, n := range d.Snapshot.GetNodes() {
-			for _, g := range n.GetGpus() {
-				if able.Whole(g) && !g.GetUnavailable() {
-					w.Whole[n.GetName()]++
-				}
-			}
-		}
-	}
+	w.Whole = whole(d.Snapshot, with)
 	for _, p := range d.Plan.GetPartitions() {
 		gpu := hostOf(index, p)
 		part := decide.Partition{
@@ -86,8 +77,11 @@ func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.
 			}
 			w.Models[in.GetModel()] = m
 		}
+		if able, is := with.(driver.Particular); is && able.Refused(p, gpu) == nil { // for one that is not to be had no server goes
+			part.Claim = able.Claim(gpu)
+		}
 		w.Partitions = append(w.Partitions, part)
-		specs[part.Key] = driver.Spec{Partition: p, GPU: gpu, Hash: part.Hash}
+		specs[part.Key] = driver.Spec{Partition: p, GPU: gpu, Hash: part.Hash, Claim: part.Claim}
 	}
 	return w, specs
 }
@@ -118,35 +112,75 @@ func alone(plan *policy.Plan, p *policy.Partition) bool {
 	return true
 }
 
+// whole counts the GPUs of nodes where servers take whole ones.
+func whole(s *policy.Snapshot, with driver.Driver) map[string]int {
+	able, is := with.(driver.Particular)
+	all := map[string]int{}
+	for _, n := range s.GetNodes() {
+		for _, g := range n.GetGpus() {
+			if is && able.Whole(g) && !g.GetUnavailable() {
+				all[n.GetName()]++
+			}
+		}
+	}
+	return all
+}
+
 // BreakFirst names the partitions of a plan, in its order, whose GPU has no room
-// for their servers beside those that the present plan has there: the old ones go
-// first, and requests for models without another place wait for the new ones.
-func BreakFirst(present, next *policy.Plan, s *policy.Snapshot) []string {
-	index := policy.NewIndex(s)
+// for their servers beside those that the present plan has there, or whose node
+// has no GPU left for them: the old ones go first, and requests for models without
+// another place wait for the new ones.
+func (r *Reconciler) BreakFirst(present, next *policy.Plan, s *policy.Snapshot) []string {
+	index, gpus, begun := policy.NewIndex(s), whole(s, r.o.Driver), map[string]int{}
 	var all []string
 	for _, p := range next.GetPartitions() {
-		gpu := hostOf(index, p)
-		if gpu.GetMemoryBytes() == 0 || p.GetMemoryLimitBytes() == 0 || sameServer(present, p) {
+		if sameServer(present, p) {
 			continue
 		}
-		taken := uint64(0)
-		old := false
-		for _, q := range present.GetPartitions() {
-			if q.On(p.GetNode(), p.GPU()) {
-				taken += q.GetMemoryLimitBytes()
-				old = old || !sameServer(next, q)
+		first := false
+		if n, is := gpus[p.GetNode()]; is {
+			if first = noneLeft(present, next, p.GetNode(), n-begun[p.GetNode()]); !first {
+				begun[p.GetNode()]++
 			}
+		} else {
+			first = noRoom(present, next, p, hostOf(index, p).GetMemoryBytes())
 		}
-		for _, q := range next.GetPartitions() {
-			if q.On(p.GetNode(), p.GPU()) && !sameServer(present, q) {
-				taken += q.GetMemoryLimitBytes()
-			}
-		}
-		if old && taken > gpu.GetMemoryBytes() {
+		if first {
 			all = append(all, p.GetId())
 		}
 	}
 	return all
+}
+
+// noneLeft reports that the present plan's servers have so many GPUs of a node, and that one of them goes.
+func noneLeft(present, next *policy.Plan, node string, gpus int) bool {
+	taken, old := 0, false
+	for _, q := range present.GetPartitions() {
+		if q.GetNode() == node {
+			taken, old = taken+1, old || !sameServer(next, q)
+		}
+	}
+	return old && taken >= gpus
+}
+
+// noRoom reports that the memory of a partition's GPU does not hold both plans' servers, and that one of the present plan's goes.
+func noRoom(present, next *policy.Plan, p *policy.Partition, room uint64) bool {
+	if room == 0 || p.GetMemoryLimitBytes() == 0 {
+		return false
+	}
+	taken, old := uint64(0), false
+	for _, q := range present.GetPartitions() {
+		if q.On(p.GetNode(), p.GPU()) {
+			taken += q.GetMemoryLimitBytes()
+			old = old || !sameServer(next, q)
+		}
+	}
+	for _, q := range next.GetPartitions() {
+		if q.On(p.GetNode(), p.GPU()) && !sameServer(present, q) {
+			taken += q.GetMemoryLimitBytes()
+		}
+	}
+	return old && taken > room
 }
 
 // sameServer reports that a plan has a partition whose server is the same.

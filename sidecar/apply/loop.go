@@ -330,7 +330,7 @@ func (l *loop) newServer(k decide.Key, spec driver.Spec) *server {
 	l.lastID++
 	v := &server{
 		Server: &decide.Server{
-			ID: l.lastID, Key: k, GPU: spec.Partition.GetNode() + "/" + spec.GPU.GetId(), Memory: spec.Partition.GetMemoryLimitBytes(),
+			ID: l.lastID, Key: k, GPU: spec.Partition.GetNode() + "/" + spec.GPU.GetId(), Memory: spec.Partition.GetMemoryLimitBytes(), Claim: spec.Claim,
 			Loaded: map[string]decide.Loaded{}, Hung: map[string]bool{},
 		},
 		routes: map[string]bool{}, warmed: map[string][]*tritonpb.ModelStatistics{}, touched: map[string]uint64{},

@@ -38,6 +38,7 @@ type Reconciler interface {
 	Settle(ctx context.Context, generation uint64, models ...string) error
 	Retry(models ...string)
 	StartAnew(partition, reason string) error
+	BreakFirst(present, next *policy.Plan, s *policy.Snapshot) []string
 	Observed() apply.Observed
 }
 

@@ -205,6 +205,8 @@ func (a *reconciler) Settle(ctx context.Context, _ uint64, _ ...string) error {
 
 func (a *reconciler) Retry(...string) {}
 
+func (a *reconciler) BreakFirst(*policy.Plan, *policy.Plan, *policy.Snapshot) []string { return nil }
+
 func (a *reconciler) StartAnew(partition, reason string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

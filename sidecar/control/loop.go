@@ -107,7 +107,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 	}
 	proposal.Diff = plan.Compute(from.Plan.Plan, proposal.Plan, proposal.Reloads...)
 	if !in.given {
-		proposal.Diff.BreakFirst = apply.BreakFirst(from.Plan.Plan, proposal.Plan, snapshot)
+		proposal.Diff.BreakFirst = c.reconciler.BreakFirst(from.Plan.Plan, proposal.Plan, snapshot)
 	}
 	result := &Applied{Plan: from.Plan, Proposal: proposal}
 	same := proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) && from.given == in.given && !regrouped(from.files, in.files, proposal.Plan)

@@ -44,7 +44,7 @@ type Diff struct {
 	// AppRoutes are the apps whose variants change.
 	AppRoutes []AppRouteChange
 	// BreakFirst are the ids of partitions whose GPU has no room for the new server
-	// beside the old: the old one goes first. Compute does not know it; the caller
+	// beside the old, or whose node has no GPU left for it: the old one goes first. Compute does not know it; the caller
 	// that applies the diff does.
 	BreakFirst []string
 }

@@ -275,5 +275,5 @@ func TestADiffSaysWhoWaits(t *testing.T) {
 	)
 	require.Contains(t, d.Text(), "(start the new process, then drain and stop the old one)")
 	d.BreakFirst = []string{"gpu0"}
-	require.Contains(t, d.Text(), "rank 0 (the GPU has no room for both: drain and stop the old process, then start this one; requests for a wait meanwhile)\n", "b serves on gpu1 meanwhile")
+	require.Contains(t, d.Text(), "rank 0 (there is no room for both: drain and stop the old process, then start this one; requests for a wait meanwhile)\n", "b serves on gpu1 meanwhile")
 }

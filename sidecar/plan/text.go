@@ -69,7 +69,7 @@ func (d *Diff) breakText(p *policy.Partition, usual string) string {
 	if !slices.Contains(d.BreakFirst, p.GetId()) {
 		return usual
 	}
-	text := " (the GPU has no room for both: drain and stop the old process, then start this one"
+	text := " (there is no room for both: drain and stop the old process, then start this one"
 	if waiting := d.waiting(p); len(waiting) > 0 {
 		text += "; requests for " + strings.Join(waiting, ", ") + " wait meanwhile"
 	}

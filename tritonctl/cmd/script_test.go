@@ -254,7 +254,7 @@ func (w *world) Diff(_ context.Context, r api.DiffRequest) (api.Diff, error) {
 	case w.applied:
 		return api.Diff{FromRevision: w.revision, Empty: true, Changes: []api.Change{}}, nil
 	case r.RollbackLast || r.Rollback == 5:
-		text = "~ gpu0: 50% of gpu0 -> 100% of gpu0, rank 0 (the GPU has no room for both: drain and stop the old process, then start this one; requests for counter wait meanwhile)\n"
+		text = "~ gpu0: 50% of gpu0 -> 100% of gpu0, rank 0 (there is no room for both: drain and stop the old process, then start this one; requests for counter wait meanwhile)\n"
 	case r.Rollback > 0:
 		return api.Diff{}, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("not found: no such plan in the history: %d; tritonctl plan history shows those there are", r.Rollback)}
 	case r.File != nil && r.File.Basis.Plan != w.revision:

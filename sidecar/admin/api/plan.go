@@ -89,7 +89,7 @@ type Diff struct {
 	Changes      []Change    `json:"changes"`
 	Violations   []Violation `json:"violations,omitempty"`
 	// BreakFirst are partitions whose old servers go before the new ones come, because
-	// their GPU has no room for both: requests wait meanwhile.
+	// there is no room for both: requests wait meanwhile.
 	BreakFirst []string `json:"break_first,omitempty"`
 	// Verdict says what conch would do by itself: apply, or hold the plan back for
 	// consent, loss, gain or a pin; Judgement is why. Empty where there is nothing to do.

@@ -55,7 +55,7 @@ type judgement struct {
 	canaries map[string]canary
 	// groups are the merge groups of members; nil: not asked for yet.
 	groups map[string]string
-	// released are places that go before their successors are ready, for memory or a GPU.
+	// released are places that go before their successors are ready, for memory, a GPU or its claim.
 	released map[place]bool
 	// begun counts the servers that are to be started now, by the node of a GPU that is taken whole.
 	begun map[string]int
@@ -162,6 +162,11 @@ func (j *judgement) start(p Partition) {
 	}
 	if !j.hasGPU(p) {
 		j.condition(Condition{Partition: p.Partition, Kind: IsWaiting, Reason: fmt.Sprintf("for a GPU of node %s that an old server has", NodeOf(p.GPU))})
+		j.pending = true
+		return
+	}
+	if j.claimed(p) {
+		j.condition(Condition{Partition: p.Partition, Kind: IsWaiting, Reason: fmt.Sprintf("for the end of old servers that have GPU %s claimed in another way", p.GPU)})
 		j.pending = true
 		return
 	}

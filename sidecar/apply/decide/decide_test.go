@@ -334,6 +334,11 @@ func TestServersOfWholeGPUsAreReplacedOneAfterTheOther(t *testing.T) {
 			require.Empty(t, d.Blocked)
 		})
 	}
+	two := w
+	two.Partitions = slices.Clone(w.Partitions)
+	two.Partitions[1].GPU, two.Whole = "other/0", map[string]int{"node": 2, "other": 1}
+	one := decide.Decide(two, decide.Seen{Servers: []*decide.Server{before(2, "q", "n", "other/0")}}, t0)
+	require.Equal(t, does{"start p"}, actions(one), "one after the other, of all nodes")
 	for k := range failed {
 		failed[k] = decide.Failure{Attempts: 2, Next: t0.Add(time.Minute), Reason: "no such image"}
 	}
@@ -341,6 +346,54 @@ func TestServersOfWholeGPUsAreReplacedOneAfterTheOther(t *testing.T) {
 	d := decide.Decide(w, decide.Seen{Servers: []*decide.Server{before(2, "q", "n", "other/0")}, Starts: failed}, t0)
 	require.Empty(t, actions(d))
 	require.Contains(t, d.Blocked[key("q")], "node other has no GPU left for it, and no old server goes while that of partition p does not start: no such image")
+}
+
+// Servers whose GPUs are claimed anew are replaced one GPU after the other: no two claims of a GPU are there at once.
+func TestGPUsAreClaimedAnewOneAfterTheOther(t *testing.T) {
+	w := want("1", "p", []string{"m"}, "q", []string{"n"}, "r", []string{"o"})
+	for i, gpu := range []string{"node/0", "node/0", "other/0"} {
+		w.Partitions[i].GPU, w.Partitions[i].Claim = gpu, gpu+" alone"
+	}
+	server := func(id uint64, k decide.Key, model, gpu, how string, phase decide.Phase) *decide.Server {
+		v := up(id, k, "1", model)
+		v.GPU, v.Claim, v.Phase = gpu, gpu+how, phase
+		return v
+	}
+	before := func(partition string) decide.Key { return decide.Key{Partition: partition, Hash: "by MPS"} }
+	p, q := server(1, before("p"), "m", "node/0", " by MPS", decide.Up), server(2, before("q"), "n", "node/0", " by MPS", decide.Up)
+	r := server(3, before("r"), "o", "other/0", " by MPS", decide.Up)
+	stopping := server(2, before("q"), "n", "node/0", " by MPS", decide.Stopping)
+	next := func(id uint64, partition, model string, phase decide.Phase) *decide.Server {
+		return server(id, key(partition), model, "node/0", " alone", phase)
+	}
+	empty := next(4, "p", "m", decide.Up)
+	delete(empty.Loaded, "m")
+	for name, c := range map[string]struct {
+		servers []*decide.Server
+		actions does
+	}{
+		"all are old":                   {[]*decide.Server{p, q, r}, does{"stop p", "stop q"}},
+		"one of a GPU has gone":         {[]*decide.Server{stopping, r}, does{"stop q"}},
+		"both have":                     {[]*decide.Server{r}, does{"start p", "start q"}},
+		"their successors start":        {[]*decide.Server{r, next(4, "p", "m", decide.Starting), next(5, "q", "n", decide.Starting)}, does{"start p", "start q"}},
+		"one of them is not yet there":  {[]*decide.Server{r, empty, next(5, "q", "n", decide.Up)}, does{"load p/m"}},
+		"both are: the next GPU's turn": {[]*decide.Server{r, next(4, "p", "m", decide.Up), next(5, "q", "n", decide.Up)}, does{"stop r"}},
+		"all have gone":                 {[]*decide.Server{next(4, "p", "m", decide.Up), next(5, "q", "n", decide.Up)}, does{"start r"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := decide.Decide(w, decide.Seen{Servers: c.servers}, t0)
+			require.ElementsMatch(t, c.actions, actions(d))
+			for _, a := range d.Actions {
+				if a.Kind == decide.Stop && a.Partition != "r" {
+					require.Contains(t, d.Conditions, decide.Condition{Partition: "p", Kind: decide.IsWaiting, Reason: "for the end of old servers that have GPU node/0 claimed in another way"})
+				}
+			}
+		})
+	}
+	failed := map[decide.Key]decide.Failure{key("p"): {Attempts: 2, Next: t0.Add(time.Minute), Reason: "no such image"}}
+	d := decide.Decide(w, decide.Seen{Servers: []*decide.Server{r, next(5, "q", "n", decide.Up)}, Starts: failed}, t0)
+	require.Empty(t, actions(d))
+	require.Contains(t, d.Blocked[key("r")], "GPU other/0 is claimed in another way, and no old server goes while that of partition p does not start: no such image")
 }
 
 // full is a server with a model that takes memory.

@@ -6,18 +6,20 @@ package decide
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // release finds the places that have to go before their successors can come,
-// because memory cannot hold both, or a node has no GPU for both.
+// because memory cannot hold both, a node has no GPU for both, or the claim of
+// the GPU is not for both.
 func (j *judgement) release() {
 	for _, p := range j.want.Partitions {
 		v := j.servers[p.Key]
 		if v == nil {
 			switch {
-			case !j.hasGPU(p):
-				j.releaseOne(p)
+			case !j.hasGPU(p) || j.claimed(p):
+				j.releaseNext(p)
 			case !j.fits(p):
 				j.releaseServers(p.GPU)
 			}
@@ -32,7 +34,7 @@ func (j *judgement) release() {
 // fits reports that a GPU has room for another server beside those that run.
 func (j *judgement) fits(p Partition) bool {
 	room := j.want.Memory[p.GPU]
-	if room == 0 || p.Memory == 0 {
+	if _, whole := j.want.Whole[NodeOf(p.GPU)]; whole || room == 0 || p.Memory == 0 {
 		return true
 	}
 	taken := uint64(0)
@@ -61,39 +63,65 @@ func (j *judgement) hasGPU(p Partition) bool {
 	return !old || taken < all
 }
 
-// releaseOne lets one server go that is not wanted, of the partition's GPU if there is one, so that a node has a GPU for its successor: where all are replaced, as by
-// another image, one after the other, while the others serve. Where a successor does not start though it has a GPU, no further one goes.
-func (j *judgement) releaseOne(p Partition) {
+// claimed reports that a GPU is claimed for old servers in another way than it has to be for the partition's.
+func (j *judgement) claimed(p Partition) bool {
+	return p.Claim != "" && slices.ContainsFunc(j.onGPU[p.GPU], func(v *Server) bool { return !j.wanted[v.Key] && v.Claim != p.Claim })
+}
+
+// byTurns reports that servers on a GPU are replaced in turns, where two generations are not there at once.
+func (j *judgement) byTurns(gpu, claim string) bool {
+	_, whole := j.want.Whole[NodeOf(gpu)]
+	return whole || claim != ""
+}
+
+// releaseNext lets servers go that are not wanted: one, so that a node has a GPU for the partition's, that of its GPU if there is one; or all of its GPU, which have it
+// claimed in another way. Where all are replaced, as by another image, they go in turns, while the others serve. Where a successor does not start though it has a place,
+// nothing further goes.
+func (j *judgement) releaseNext(p Partition) {
 	for _, q := range j.want.Partitions {
-		if _, whole := j.want.Whole[NodeOf(q.GPU)]; !whole {
+		if !j.byTurns(q.GPU, q.Claim) {
 			continue
 		}
 		v := j.servers[q.Key]
 		if v != nil && !j.done(q, v) {
 			return
 		}
-		if f, failed := j.seen.Starts[q.Key]; v == nil && failed && j.hasGPU(q) {
-			if f.Attempts > 1 {
-				j.out.Blocked[p.Key] = fmt.Sprintf("node %s has no GPU left for it, and no old server goes while that of partition %s does not start: %s", NodeOf(p.GPU), q.Partition, f.Reason)
+		if v == nil && j.hasGPU(q) && !j.claimed(q) {
+			if f := j.seen.Starts[q.Key]; f.Attempts > 1 {
+				j.out.Blocked[p.Key] = fmt.Sprintf("%s, and no old server goes while that of partition %s does not start: %s", j.lacks(p), q.Partition, f.Reason)
 			}
 			return
 		}
 	}
-	var one *Server
+	var all []*Server
 	for _, v := range j.seen.Servers {
-		if _, whole := j.want.Whole[NodeOf(v.GPU)]; !whole {
+		if !j.byTurns(v.GPU, v.Claim) {
 			continue
 		}
 		if v.Phase != Up || j.released[place{v.ID, ""}] {
 			return // a change is under way
 		}
-		if !j.wanted[v.Key] && NodeOf(v.GPU) == NodeOf(p.GPU) && (one == nil || v.GPU == p.GPU && one.GPU != p.GPU) {
-			one = v
+		switch {
+		case j.wanted[v.Key]:
+		case j.hasGPU(p): // it lacks the claim
+			if v.GPU == p.GPU {
+				all = append(all, v)
+			}
+		case NodeOf(v.GPU) == NodeOf(p.GPU) && (len(all) == 0 || v.GPU == p.GPU && all[0].GPU != p.GPU):
+			all = []*Server{v}
 		}
 	}
-	if one != nil {
-		j.released[place{one.ID, ""}] = true
+	for _, v := range all {
+		j.released[place{v.ID, ""}] = true
 	}
+}
+
+// lacks says what a partition waits for that old servers have.
+func (j *judgement) lacks(p Partition) string {
+	if !j.hasGPU(p) {
+		return fmt.Sprintf("node %s has no GPU left for it", NodeOf(p.GPU))
+	}
+	return fmt.Sprintf("GPU %s is claimed in another way", p.GPU)
 }
 
 // done reports that a server serves all that its partition is to have, but what does not load.

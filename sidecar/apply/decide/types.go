@@ -40,6 +40,8 @@ type Partition struct {
 	Room      uint64
 	Rank      int
 	Instances []Instance
+	// Claim is how its GPU is claimed for it; empty: it is not. Servers of one GPU whose claims differ cannot be there at once.
+	Claim string
 }
 
 // Instance is a model that is wanted in a partition.
@@ -125,7 +127,9 @@ type Server struct {
 	Key
 	GPU    string
 	Memory uint64
-	Phase  Phase
+	// Claim is how its GPU is claimed for it; empty: it is not.
+	Claim string
+	Phase Phase
 	// Broken says why it has to be killed; empty where it need not.
 	Broken string
 	// Anew says why another process is to take its place, once its requests are

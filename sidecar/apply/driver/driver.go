@@ -41,6 +41,8 @@ type Particular interface {
 	Refused(p *policy.Partition, g *policy.GPU) error
 	// Whole reports that a server on such a GPU takes a whole one of its node, whichever that is: another one finds no place until a GPU of the node is free.
 	Whole(g *policy.GPU) bool
+	// Claim is how a GPU is claimed for its servers, as Spec has it; empty where it is not.
+	Claim(g *policy.GPU) string
 }
 
 // Spec says what to start.
@@ -51,6 +53,8 @@ type Spec struct {
 	GPU *policy.GPU
 	// Hash is Driver.Hash of the two.
 	Hash string
+	// Claim is how the GPU is claimed for the server; empty: it is not. Two servers of a GPU whose claims differ cannot be there at once.
+	Claim string
 	// RepositoryDir is the model repository of this partition alone. It exists.
 	RepositoryDir string
 	// Untimed is a server of which only what comes out counts: emulated models on it take no time.

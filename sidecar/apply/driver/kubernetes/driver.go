@@ -14,9 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	core "k8s.io/api/core/v1"
-	resource "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,7 +40,7 @@ type Driver struct {
 	condemned map[types.UID]time.Time
 	// doubtful are names of Pods whose creation was not answered, with when that was: the API server may have made them all the same.
 	doubtful map[string]time.Time
-	// claiming counts the starts under way that need a GPU's claim, by the claim's name.
+	// claiming counts the starts under way that need a GPU's claim, by the claim's name; or goes.
 	claiming map[string]int
 	// nodes are those of the last look, and hearing, the loop's alone, is what it has seen of them. Vanished, the loop's too, is since when nodes offer no GPU that did.
 	nodes    []*policy.Node
@@ -140,6 +138,9 @@ func (d *Driver) Refused(p *policy.Partition, g *policy.GPU) error { return d.b.
 // Whole reports that a GPU is the device plugin's, which gives a Pod any that is free.
 func (d *Driver) Whole(g *policy.GPU) bool { return !byClaim(g) }
 
+// Claim is how a GPU is claimed for its servers.
+func (d *Driver) Claim(g *policy.GPU) string { return claimedFor(g, d.b.byMPS(g)) }
+
 // Nodes are those with GPUs, as they are now. They are not to be changed.
 func (d *Driver) Nodes() []*policy.Node {
 	d.mu.Lock()
@@ -218,7 +219,11 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (*server, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.b.StartTimeout)
 	defer cancel()
 	if byClaim(spec.GPU) {
-		defer d.claiming1(d.b.claimName(spec.GPU.GetId()))()
+		done, err := d.keepClaim(ctx, d.b.claimName(spec.GPU.GetId()))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
 		if err := d.claim(ctx, spec.GPU); err != nil {
 			return nil, fmt.Errorf("the claim of %s: %w", spec.GPU.GetId(), err)
 		}
@@ -241,45 +246,6 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (*server, error) {
 		d.b.Logger.Warn("a Pod's readiness gate could not be set, so that the cluster does not see yet that its server answers; it is tried again", "pod", pod.Name, "error", err)
 	}
 	return s, nil
-}
-
-// claiming1 keeps the claim of a GPU until the returned function is called.
-func (d *Driver) claiming1(name string) func() {
-	d.mu.Lock()
-	d.claiming[name]++
-	d.mu.Unlock()
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.claiming[name]--; d.claiming[name] == 0 {
-			delete(d.claiming, name)
-		}
-	}
-}
-
-// claim applies the claim of a GPU. A claim of the same name that is being deleted, as after the end of a release whose name is used again, is waited for: the scheduler
-// would never look at a Pod whose claim is gone.
-func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
-	want := d.b.claim(g)
-	text, err := json.Marshal(want)
-	if err != nil {
-		return err
-	}
-	for {
-		var is *resource.ResourceClaim
-		err := d.change(ctx, func(ctx context.Context) (err error) {
-			is, err = d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, want.Name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
-			return err
-		})
-		if err != nil || is.DeletionTimestamp == nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("claim %s of an earlier release is still being deleted: %w", want.Name, context.Cause(ctx))
-		case <-time.After(keepEvery):
-		}
-	}
 }
 
 // create makes the Pod of the partition's next generation.

@@ -13,9 +13,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	resource "k8s.io/api/resource/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -235,44 +233,6 @@ func (d *Driver) noteModels(ctx context.Context) {
 // gated reports that a Pod has its readiness gate set.
 func gated(p *core.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c core.PodCondition) bool { return c.Type == gateAnswers && c.Status == core.ConditionTrue })
-}
-
-// releaseClaims deletes claims of GPUs that no Pod uses, so that others may have them.
-func (d *Driver) releaseClaims(ctx context.Context) {
-	if d.cache.claims == nil {
-		return
-	}
-	used := map[string]bool{}
-	for _, p := range slices.Concat(d.cache.ofRelease(), d.cache.standInPods()) {
-		for _, c := range p.Spec.ResourceClaims {
-			if c.ResourceClaimName != nil {
-				used[*c.ResourceClaimName] = true
-			}
-		}
-	}
-	claims, err := d.cache.claims.ResourceClaims(d.b.Namespace).List(labels.SelectorFromSet(labels.Set{LabelRelease: d.b.Release}))
-	if err != nil {
-		panic(err) // it is a map
-	}
-	for _, c := range claims {
-		d.mu.Lock()
-		unused := !used[c.Name] && d.claiming[c.Name] == 0 && c.DeletionTimestamp == nil && time.Since(c.CreationTimestamp.Time) > 5*keepEvery
-		d.mu.Unlock()
-		if !unused {
-			continue
-		}
-		if err := d.deleteClaim(ctx, c); err != nil {
-			d.b.Logger.Debug("a claim that no Pod uses could not be deleted; it is tried again", "claim", c.Name, "error", err)
-		}
-	}
-}
-
-// deleteClaim deletes a claim, if it is as it was.
-func (d *Driver) deleteClaim(ctx context.Context, c *resource.ResourceClaim) error {
-	return d.change(ctx, func(ctx context.Context) error {
-		as := meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}}
-		return goneIsDone(d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Delete(ctx, c.Name, as))
-	})
 }
 
 // guard keeps a PodDisruptionBudget that lets the servers be evicted one after the other, where somebody has deleted it, too. Pods that no controller has take no

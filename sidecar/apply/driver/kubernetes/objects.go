@@ -39,6 +39,9 @@ const (
 // podClaim is what a Pod calls the claim of its GPU.
 const podClaim = "conch-gpu"
 
+// envMPS is a server's share of a GPU that is shared by MPS.
+const envMPS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
 // noticed is how long a Pod that somebody else deletes goes on before it is asked to end: for conch to see that and to send its requests elsewhere.
 const noticed = 5 * time.Second
 
@@ -107,7 +110,7 @@ func (b build) environment(s driver.Spec) (env []core.EnvVar) {
 	add("CONCH_GPU", s.GPU.GetId())
 	add("CONCH_SHARE", strconv.FormatUint(uint64(p.GetThreadPercentage()), 10))
 	if b.byMPS(s.GPU) {
-		add("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", strconv.FormatUint(uint64(p.GetThreadPercentage()), 10))
+		add(envMPS, strconv.FormatUint(uint64(p.GetThreadPercentage()), 10))
 		if limit := p.GetMemoryLimitBytes(); limit > 0 {
 			// MPS reads whole mebibytes; rounding down keeps neighbours' memory theirs.
 			add("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0="+strconv.FormatUint(max(limit>>20, 1), 10)+"M")
@@ -241,6 +244,17 @@ func (b build) podSpec(s driver.Spec) (*core.PodSpec, error) {
 	return spec, json.Unmarshal(merged, spec)
 }
 
+// claimedFor is driver.Spec.Claim: whether the servers of a GPU share it by MPS, which their claim says for all of them.
+func claimedFor(g *policy.GPU, byMPS bool) string {
+	switch {
+	case !byClaim(g):
+		return ""
+	case byMPS:
+		return g.GetUuid() + " by MPS"
+	}
+	return g.GetUuid() + " alone"
+}
+
 // bundle reads what pod has written.
 func bundle(p *core.Pod) (driver.Spec, error) {
 	s := driver.Spec{Partition: &policy.Partition{}, GPU: &policy.GPU{}, Hash: p.Labels[labelDigest], RepositoryDir: p.Annotations[annotationRepository]}
@@ -248,6 +262,11 @@ func bundle(p *core.Pod) (driver.Spec, error) {
 	err := errors.Join(read.Unmarshal([]byte(p.Annotations[annotationPartition]), s.Partition), read.Unmarshal([]byte(p.Annotations[annotationGPU]), s.GPU))
 	if err == nil && (s.Hash == "" || s.RepositoryDir == "" || s.Partition.GetId() == "") {
 		err = errors.New("labels or annotations of conch are missing")
+	}
+	if len(p.Spec.ResourceClaims) > 0 {
+		s.Claim = claimedFor(s.GPU, slices.ContainsFunc(p.Spec.Containers, func(c core.Container) bool {
+			return slices.ContainsFunc(c.Env, func(e core.EnvVar) bool { return e.Name == envMPS })
+		}))
 	}
 	if err != nil {
 		return driver.Spec{}, fmt.Errorf("pod %s is not one that conch made: %w", p.Name, err)
