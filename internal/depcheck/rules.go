@@ -83,7 +83,7 @@ var rules = []rule{
 	{"sidecar/apply/driver/kubernetes/configmaps", []string{"sidecar/apply/driver/kubernetes", "internal/store"}, "it keeps what it is given"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{
-		"sidecar/sim/...", "sidecar/dispatch/names", "sidecar/dispatch/queue/...", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
+		"sidecar/sim/...", "sidecar/dispatch/names", "sidecar/dispatch/queue/...", "sidecar/dispatch/forecast", "sidecar/observe/curve", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
 	}, "it drives the queue and the policies, those that are processes through the host that conch has"},
 	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/observe/recent", []string{"sidecar/admin/api"}, "it counts what it is given"},

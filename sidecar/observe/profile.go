@@ -147,9 +147,9 @@ func (m *model) profiles() []*policy.Profile {
 		// are left out while another share has a usable curve.
 		switch {
 		case l.Usable && !p.Usable:
-			p.Points, p.Usable = grid(l.Learnt, l.share, l.maxBatch), true
+			p.Points, p.Usable = l.Points(l.share, l.maxBatch), true
 		case l.Usable == p.Usable:
-			p.Points = append(p.Points, grid(l.Learnt, l.share, l.maxBatch)...)
+			p.Points = append(p.Points, l.Points(l.share, l.maxBatch)...)
 		}
 	}
 	list := make([]*policy.Profile, 0, len(types))
@@ -167,29 +167,6 @@ func better(have policy.ProfileSource, s curve.Source) policy.ProfileSource {
 		policy.ProfileSource_PROFILE_SOURCE_CALIBRATED, policy.ProfileSource_PROFILE_SOURCE_OBSERVED,
 	}
 	return rank[max(slices.Index(rank, have), int(s))]
-}
-
-// grid is the curve as points of the contract. The upper latency is mean plus
-// one standard deviation, as in Symphony's own scheduler, and never falls as
-// batches grow. Of an estimate the standard error of the mean counts as deviation:
-// half of such models are slower than their mean.
-func grid(l *curve.Learnt, share uint32, maxBatch int) []*policy.ProfilePoint {
-	batches := curve.Batches(maxBatch)
-	points := make([]*policy.ProfilePoint, 0, len(batches))
-	upper := 0.0
-	for _, b := range batches {
-		e := l.At(b)
-		if l.Source == curve.Estimated {
-			e.Deviation = math.Hypot(e.Deviation, e.Bound/1.96)
-		}
-		upper = max(upper, e.Mean+e.Deviation)
-		points = append(points, &policy.ProfilePoint{
-			Batch: uint32(b), ThreadPercentage: share, Observations: e.Observations,
-			LatencyUs:      &policy.Estimate{Value: e.Mean, ErrorBound: e.Bound},
-			LatencyUpperUs: upper,
-		})
-	}
-	return points
 }
 
 // boundStep is the change of an error bound, as a part of the latency, that is passed to the request path.

@@ -85,6 +85,7 @@ type model struct {
 	// jitter and delay draw for this model alone, so that others do not disturb it.
 	jitter, delay *rand.Rand
 	margin        forecast.Margin
+	learnt        learnt
 	observed      observed
 	pace          pace
 	counts        counts
@@ -108,7 +109,11 @@ func newEngine(ctx context.Context, w *World) *engine {
 		ctx: ctx, w: w, end: queue.Time(w.Duration), counted: queue.Time(w.Warmup),
 		byID: make([]*model, 1), byQID: make([]*partition, 1), inUse: make(map[string]*partition), whole: w.nodes(), ordered: make(map[string]uint32), gpuByName: make(map[string]*gpu),
 	}
-	e.sched = queue.New(e, queue.Options{RateWindow: queue.Time(w.RateWindow)})
+	options := queue.Options{RateWindow: queue.Time(w.RateWindow)}
+	if w.learning() {
+		options.Trial = trialPause
+	}
+	e.sched = queue.New(e, options)
 	e.arrivals = newMerge(w.Streams, w.Duration)
 	e.sched.Reconfigure(0, func() {
 		for i, spec := range w.Snapshot.GetModels() {
@@ -179,6 +184,9 @@ func (e *engine) start() error {
 		return err
 	}
 	e.scheduleReplans()
+	if e.w.learning() {
+		e.at(learnEvery, e.believe)
+	}
 	return nil
 }
 

@@ -123,11 +123,7 @@ func (e *engine) learn(delay queue.Time) {
 		return
 	}
 	for _, m := range e.models {
-		m.queue.Classes = make([]queue.Table, len(m.classes))
-		for i, c := range m.classes {
-			m.queue.Classes[i] = c.table(e)
-		}
-		m.margin.Sets(m.queue.Classes)
+		m.tables(e)
 		if err := e.sched.SetModel(e.now, m.id, m.queue); err != nil {
 			e.err = fmt.Errorf("sim: model %s: %w", m.spec.GetName(), err)
 		}
@@ -159,6 +155,9 @@ func (e *engine) advance(p *partition) {
 func (e *engine) complete(p *partition) {
 	if b := p.batch; e.w.Knowledge == LearnDelays && b.Finish > b.Start {
 		e.byID[b.Model].margin.Add((e.now - b.Finish - queue.Time(forecast.ResponseBudget)).Duration(), e.now)
+	}
+	if e.w.learning() {
+		e.byID[p.batch.Model].learnt.curve.Observe(p.batch.Rows, (e.now - p.batch.Start).Duration(), virtual(e.now))
 	}
 	result := func(r *request, reply queue.Time) outcome {
 		if e.now+reply > r.due {

@@ -120,7 +120,7 @@ func (e *engine) serve(next *policy.Plan) {
 	}
 	e.rule(next, byName)
 	for _, m := range e.models {
-		m.margin.Sets(m.queue.Classes)
+		m.tables(e)
 		if err := e.sched.SetModel(e.now, m.id, m.queue); err != nil {
 			e.err = fmt.Errorf("sim: model %s: %w", m.spec.GetName(), err)
 			return

@@ -92,7 +92,8 @@ const (
 	KnowDelays Knowledge = iota
 	// LearnDelays does what a live Conch does, by the same code (package forecast): a deadline is the SLO from when Conch has the request,
 	// less forecast.ResponseBudget and the margin that the lateness of earlier batches asks for; profiles include what Control was so far
-	// (forecast.Budget), and DataPerRow and Response as a live profile, which is measured around the call, has them.
+	// (forecast.Budget), and DataPerRow and Response as a live profile, which is measured around the call, has them. In front of Nodes l(b) itself is learnt,
+	// by package curve: what batches wait there for each other is part of it.
 	LearnDelays
 )
 

@@ -288,9 +288,6 @@ func (w *world) run(ctx context.Context, who side, gpus int, rate float64, seed 
 	if err != nil {
 		return nil, err
 	}
-	if made.Streams, err = w.streams(made.Snapshot, rate, seed); err != nil {
-		return nil, err
-	}
 	one := evaluate.AtOnce(made.Snapshot, made.Plan, policy.NewIndex(made.Snapshot))
 	if who == ownSide {
 		one = nil // Conch chooses the GPU of a batch
@@ -304,6 +301,12 @@ func (w *world) run(ctx context.Context, who side, gpus int, rate float64, seed 
 		if len(nodes[id]) > 1 {
 			made.Nodes = append(made.Nodes, nodes[id])
 		}
+	}
+	if len(made.Nodes) > 0 {
+		made.Duration, made.Warmup = made.Duration+learning, learning
+	}
+	if made.Streams, err = w.streams(made.Snapshot, rate, made.Duration, seed); err != nil {
+		return nil, err
 	}
 	for _, m := range made.Snapshot.GetModels() {
 		made.Plan.Dispatch = append(made.Plan.Dispatch, &policy.Dispatch{Model: m.GetName(), Discipline: "adaptive"})

@@ -17,7 +17,7 @@ import (
 // where gpus is not 0.
 func (w *world) asIs(ctx context.Context, gpus int, rate float64, seed uint64) (*triton.Result, error) {
 	length := w.length(rate)
-	return w.servers(ctx, gpus, length, length/20, seed, func(s *policy.Snapshot) ([]workload.Stream, error) { return w.streams(s, rate, seed) })
+	return w.servers(ctx, gpus, length, length/20, seed, func(s *policy.Snapshot) ([]workload.Stream, error) { return w.streams(s, rate, length, seed) })
 }
 
 // servers simulates the Triton servers with the given arrivals, of which those after the warm-up count.

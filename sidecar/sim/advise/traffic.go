@@ -29,6 +29,8 @@ const (
 	short = 30 * time.Second
 	// liveWindow is what the rates of a snapshot cover that does not say.
 	liveWindow = 5 * time.Second
+	// learning is for how long Conch learns in front of a server over several GPUs before a trial counts: what its batches wait for there is in no profile.
+	learning = 15 * time.Second
 	// jitter of executions, as a fraction of their time.
 	jitter = .02
 	// mostLeftOut is the share of all requests that may belong to models that cannot be judged.
@@ -142,7 +144,7 @@ func (a *Advice) look(in Input) *world {
 	only(s, j.keep)
 	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; preferred batch sizes, queue policies, priorities and the rate limiter of your servers.")
 	if several {
-		a.note("which models have instances on which GPUs of a server over several: each is simulated with one on every GPU, in an order that begins at another GPU for each model.")
+		a.note("which models have instances on which GPUs of a server over several: each is simulated with one on every GPU, of which the one that has been idle longest executes the next batch.")
 	}
 	a.note("what other callers of the servers do, and the microseconds that Conch itself adds.")
 	w.snapshot = s
@@ -172,10 +174,10 @@ func (w *world) length(rate float64) time.Duration {
 	return max(trial, time.Duration(enough*float64(time.Second)))
 }
 
-// streams are a trial's arrivals at a rate: pieces of what was recorded in random order, faster or slower, or generated.
-func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]workload.Stream, error) {
+// streams are the arrivals of a trial at a rate that is so long: pieces of what was recorded in random order, faster or slower, or generated.
+func (w *world) streams(s *policy.Snapshot, rate float64, length time.Duration, seed uint64) ([]workload.Stream, error) {
 	if w.in.Traffic != nil {
-		return []workload.Stream{w.resampled(s, rate/w.rate, w.length(rate), seed)}, nil
+		return []workload.Stream{w.resampled(s, rate/w.rate, length, seed)}, nil
 	}
 	return w.generated(s, rate, seed)
 }

@@ -118,24 +118,14 @@ type server struct {
 	outstanding int
 	batchers    []*batcher // nil: not served
 	gpus        []gpu
+	idle        [][]int // by model: the GPUs whose instances wait for a payload, the one that has waited longest first
 	// worked is the time of executions that counts, in nanoseconds; batches and rows are all that were executed.
 	worked        int64
 	batches, rows uint64
 }
 
 type gpu struct {
-	busy []bool // by model: its instance here has a payload
-	jobs []job  // in order; the first one executes
-}
-
-// idle is the first GPU whose instance of a model has no payload, -1 if there is none. Models begin at different GPUs, so that few meet on one.
-func (s *server) idle(m int) int {
-	for i := range s.gpus {
-		if g := (m + i) % len(s.gpus); !s.gpus[g].busy[m] {
-			return g
-		}
-	}
-	return -1
+	jobs []job // in order; the first one executes
 }
 
 type run struct {
@@ -175,13 +165,13 @@ func Run(ctx context.Context, w World) (*Result, error) {
 	}
 	for i := range r.servers {
 		s := &r.servers[i]
-		s.batchers, s.gpus = make([]*batcher, len(w.Models)), make([]gpu, w.Servers[i].gpus())
-		for g := range s.gpus {
-			s.gpus[g].busy = make([]bool, len(w.Models))
-		}
+		s.batchers, s.gpus, s.idle = make([]*batcher, len(w.Models)), make([]gpu, w.Servers[i].gpus()), make([][]int, len(w.Models))
 		for m, l := range w.Servers[i].Latency {
 			if len(l) > 1 {
 				s.batchers[m] = newBatcher(w.Models[m], len(s.gpus))
+			}
+			for g := range s.gpus { // models begin at different GPUs
+				s.idle[m] = append(s.idle[m], (m+g)%len(s.gpus))
 			}
 		}
 	}
@@ -312,13 +302,14 @@ func (r *run) form(at, m int) {
 	s := &r.servers[at]
 	b := s.batchers[m]
 	again := b.form(r.now)
-	for g := s.idle(m); g >= 0; g = s.idle(m) {
+	for len(s.idle[m]) > 0 {
 		p := b.take(r.now)
 		if p == nil {
 			break
 		}
+		g := s.idle[m][0]
+		s.idle[m] = s.idle[m][1:]
 		on := &s.gpus[g]
-		on.busy[m] = true
 		on.jobs = append(on.jobs, job{p, m, r.now})
 		if len(on.jobs) == 1 {
 			r.execute(at, g)
@@ -357,7 +348,7 @@ func (r *run) finish(at, g int) {
 	c.sum += r.now - j.taken
 	s.batches++
 	s.rows += uint64(j.rows)
-	on.busy[j.model] = false
+	s.idle[j.model] = append(s.idle[j.model], g)
 	for _, q := range j.requests {
 		if q.flow != nil {
 			r.stepped(q.flow, q.step)

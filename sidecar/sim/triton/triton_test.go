@@ -137,7 +137,7 @@ func TestAServerOverSeveralGPUs(t *testing.T) {
 	one.Servers[0].GPUs = 2
 	r, err := triton.Run(t.Context(), given(one, at(0, 0), at(1, 0), at(11, 0)))
 	require.NoError(t, err)
-	require.Equal(t, []triton.Executions{{Rows: 1, Count: 3, Mean: 11 * ms}}, r.Executions[0], "side by side, and then on the first that is idle")
+	require.Equal(t, []triton.Executions{{Rows: 1, Count: 3, Mean: 11 * ms}}, r.Executions[0], "side by side, and then on one that is idle")
 	require.EqualValues(t, 3, r.Total.Good)
 	require.EqualValues(t, 2, r.History[0].GPUs)
 	require.Len(t, r.Partitions, 1)
@@ -149,6 +149,11 @@ func TestAServerOverSeveralGPUs(t *testing.T) {
 	r, err = triton.Run(t.Context(), given(two, at(0, 1), at(1, 0), at(2, 0)))
 	require.NoError(t, err)
 	require.Equal(t, []triton.Executions{{Rows: 1, Count: 2, Mean: (11*ms + 109*ms) / 2}}, r.Executions[0], "the second meets the other model's batch")
+
+	// The instance on the first GPU has executed since the other one did: that takes the next batch, and waits.
+	r, err = triton.Run(t.Context(), given(two, at(0, 1), at(1, 0), at(20, 0), at(120, 0)))
+	require.NoError(t, err)
+	require.Equal(t, []triton.Executions{{Rows: 1, Count: 3, Mean: (11*ms + 91*ms + 11*ms) / 3}}, r.Executions[0], "the instance that has waited longest takes a batch")
 }
 
 func TestWorldsThatMakeNoSense(t *testing.T) {
