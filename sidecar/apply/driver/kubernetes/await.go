@@ -41,10 +41,11 @@ func (d *Driver) await(ctx context.Context, pod *core.Pod, spec driver.Spec) (*s
 				return nil, fmt.Errorf("pod %s was deleted while it started", pod.Name)
 			}
 		case over(p):
-			return nil, errors.New(ended(p))
+			return nil, errors.New(cmp.Or(d.others(p, spec), ended(p)))
 		case p.DeletionTimestamp != nil:
 			return nil, errors.New(evicted(p))
 		case p.Status.PodIP != "" && runs(p):
+			d.finds(spec.GPU, spec.Partition.GetNode())
 			return d.behind(p, spec)
 		default:
 			var final bool
@@ -55,6 +56,9 @@ func (d *Driver) await(ctx context.Context, pod *core.Pod, spec driver.Spec) (*s
 				break
 			}
 			asked = time.Now()
+			if others := d.others(p, spec); others != "" {
+				return nil, errors.New(others)
+			}
 			if complaint, final = d.complaint(ctx, p); final {
 				return nil, errors.New(complaint)
 			}

@@ -213,6 +213,16 @@ func (c *cache) budget(namespace, name string) *policyv1.PodDisruptionBudget {
 	return found.(*policyv1.PodDisruptionBudget)
 }
 
+// gpusOf is how many GPUs of the device plugin a node has.
+func (c *cache) gpusOf(node, gpus string) int {
+	n, err := c.nodes.Get(node)
+	if err != nil {
+		return 0
+	}
+	count := n.Status.Allocatable[core.ResourceName(gpus)]
+	return int(count.Value())
+}
+
 // world is what the cluster says of GPUs.
 func (c *cache) world() (w world) {
 	var errs [3]error

@@ -46,6 +46,10 @@ type Driver struct {
 	nodes    []*policy.Node
 	hearing  hearing
 	vanished map[string]time.Time
+	// short are nodes of which Pods find no GPU, and occupied are GPUs that others have, by id. Retry, the loop's, is when the next of these may be tried again.
+	short    map[string]short
+	occupied map[string]occupation
+	retry    time.Time
 	// wanted is how many GPUs of each type the load wants; nil: it is not known. growsFrom, the loop's alone, is when a stand-in may be made again.
 	wanted    map[string]int
 	growsFrom time.Time
@@ -69,7 +73,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, likes: map[string]likeness{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
+		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, likes: map[string]likeness{}, short: map[string]short{}, occupied: map[string]occupation{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
 	}
 	var err error
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {

@@ -57,7 +57,9 @@ func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
 	}
 	nodes, remarks = d.b.read(w, excused)
 	d.b.liken(d.likes, w)
-	return d.withVanished(nodes, w, excused, time.Now()), remarks
+	nodes = d.withVanished(nodes, w, excused, time.Now())
+	d.retry = d.withOccupied(nodes, time.Now())
+	return nodes, remarks
 }
 
 // withVanished adds nodes that are there as before but offer no GPU since a moment ago: their device plugin or DRA driver is being started anew, and their servers serve on.
@@ -100,7 +102,7 @@ func (d *Driver) withVanished(nodes []*policy.Node, w world, excused map[string]
 
 // lookAtNodes reports nodes that are others than before.
 func (d *Driver) lookAtNodes() {
-	if !d.cache.stirred.Swap(false) {
+	if !d.cache.stirred.Swap(false) && (d.retry.IsZero() || time.Now().Before(d.retry)) {
 		return
 	}
 	now, _ := d.look()
