@@ -19,10 +19,9 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/mem"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	requests "github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // libraryPeer passes each request on with grpc-go and net/http and does nothing else: what a proxy that ends the protocol costs before it
@@ -33,12 +32,12 @@ func libraryPeer() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			defer runtime.KeepAlive(slack())
 			to, err := grpc.NewClient(args[0], grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire{}), grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(requests.Codec{}), grpc.MaxCallRecvMsgSize(math.MaxInt32)))
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, to.Close()) }()
-			s := grpc.NewServer(grpc.ForceServerCodecV2(wire{}), grpc.MaxRecvMsgSize(math.MaxInt32))
+			s := grpc.NewServer(grpc.ForceServerCodecV2(requests.Codec{}), grpc.MaxRecvMsgSize(math.MaxInt32))
 			s.RegisterService(passOn(to), nil)
 			h := &http.Server{Handler: fetch("http://" + args[1])}
 			end := func() { s.Stop(); _ = h.Close() }
@@ -70,11 +69,10 @@ func libraryPeer() *cobra.Command {
 // passOn is Triton's ModelInfer, which answers with what the other side answers. Buffers are those of the library: nothing is decoded.
 func passOn(to *grpc.ClientConn) *grpc.ServiceDesc {
 	handle := func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		var request, answer mem.BufferSlice
+		var request, answer requests.Frame
 		if err := decode(&request); err != nil {
 			return nil, err
 		}
-		defer request.Free()
 		if err := to.Invoke(ctx, tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, &request, &answer); err != nil {
 			return nil, err
 		}
@@ -114,30 +112,4 @@ func fetch(origin string) http.HandlerFunc {
 		w.WriteHeader(answer.StatusCode)
 		_, _ = io.Copy(w, answer.Body)
 	}
-}
-
-// wire is a codec for *mem.BufferSlice that holds an encoded message.
-type wire struct{}
-
-var _ encoding.CodecV2 = wire{}
-
-func (wire) Name() string { return "proto" }
-
-func (wire) Marshal(v any) (mem.BufferSlice, error) {
-	b, ok := v.(*mem.BufferSlice)
-	if !ok {
-		return nil, fmt.Errorf("wire: message of type %T", v)
-	}
-	b.Ref()
-	return *b, nil
-}
-
-func (wire) Unmarshal(data mem.BufferSlice, v any) error {
-	b, ok := v.(*mem.BufferSlice)
-	if !ok {
-		return fmt.Errorf("wire: message of type %T", v)
-	}
-	data.Ref()
-	*b = data
-	return nil
 }

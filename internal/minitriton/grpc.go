@@ -91,27 +91,11 @@ func serverMetadata() *pb.ServerMetadataResponse {
 
 // metadata describes a model's tensors with the batch dimension.
 func (s *Server) metadata(m *model, version string) *pb.ModelMetadataResponse {
-	out := &pb.ModelMetadataResponse{Name: m.name, Versions: []string{m.versionString()}, Platform: m.config.Platform}
+	versions := []string{m.versionString()}
 	if version == "" {
-		out.Versions = s.repo.versionsOf(m.name)
+		versions = s.repo.versionsOf(m.name)
 	}
-	if out.Platform == "" {
-		out.Platform = m.config.Backend
-	}
-	describe := func(name string, t pb.DataType, dims []int64) *pb.ModelMetadataResponse_TensorMetadata {
-		shape := dims
-		if m.config.MaxBatchSize > 0 {
-			shape = append([]int64{-1}, dims...)
-		}
-		return &pb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: triton.DatatypeName(t), Shape: shape}
-	}
-	for _, in := range m.config.Input {
-		out.Inputs = append(out.Inputs, describe(in.Name, in.DataType, in.Dims))
-	}
-	for _, o := range m.config.Output {
-		out.Outputs = append(out.Outputs, describe(o.Name, o.DataType, o.Dims))
-	}
-	return out
+	return triton.Metadata(m.config, versions)
 }
 
 func (f *grpcFront) ModelConfig(_ context.Context, r *pb.ModelConfigRequest) (*pb.ModelConfigResponse, error) {

@@ -116,7 +116,7 @@ func splitBody(data []byte, length string) (header, tensors []byte, raw bool, er
 		}
 		return data, nil, false, nil
 	}
-	n := leadingInt(length)
+	n, _ := strconv.Atoi(triton.LeadingInt(length)) // the nearest int where the number is none
 	if n == 0 {
 		return nil, data, true, nil
 	}
@@ -124,20 +124,6 @@ func splitBody(data []byte, length string) (header, tensors []byte, raw bool, er
 		return nil, nil, false, invalid("inference header size should be in range (0, %d), got: %d", len(data), n)
 	}
 	return data[:n], data[n:], false, nil
-}
-
-// leadingInt reads a number as C's atoi does: 0 where there is none.
-func leadingInt(s string) int {
-	s = strings.TrimLeft(s, " \t\n\v\f\r")
-	end := 0
-	for end < len(s) && (s[end] >= '0' && s[end] <= '9' || end == 0 && (s[end] == '-' || s[end] == '+')) {
-		end++
-	}
-	n, err := strconv.Atoi(s[:end])
-	if err != nil && n == 0 {
-		return 0
-	}
-	return n // the nearest int where the number is none
 }
 
 // outputForm says which outputs go back as binary data.

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -143,12 +143,7 @@ func parseVersion(s string) (int64, *Error) {
 	if s == "" {
 		return -1, nil
 	}
-	t := strings.TrimLeft(s, " \t\n\v\f\r")
-	end := 0
-	for end < len(t) && (t[end] >= '0' && t[end] <= '9' || end == 0 && (t[end] == '-' || t[end] == '+')) {
-		end++
-	}
-	n, err := strconv.ParseInt(t[:end], 10, 64)
+	n, err := strconv.ParseInt(triton.LeadingInt(s), 10, 64)
 	if err != nil {
 		return 0, invalid("failed to get model version from specified version string '%s' (details: stol), version should be an integral value > 0", s)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -132,15 +133,11 @@ const (
 // traceNumber reads a number as C++'s stoi does: leading space and trailing text are let through, and what is negative wraps where Triton
 // keeps it unsigned.
 func traceNumber(name, text, span string, dialect traceDialect) (string, *Error) {
-	digits := strings.TrimLeft(text, " \t\n\v\f\r")
-	end := 0
-	for end < len(digits) && (digits[end] >= '0' && digits[end] <= '9' || end == 0 && (digits[end] == '-' || digits[end] == '+')) {
-		end++
-	}
-	if strings.Trim(digits[:end], "+-") == "" {
+	digits := triton.LeadingInt(text)
+	if strings.Trim(digits, "+-") == "" {
 		return "", invalid("Unable to parse '%s', got: %s", name, text)
 	}
-	n, err := strconv.ParseInt(digits[:end], 10, 32)
+	n, err := strconv.ParseInt(digits, 10, 32)
 	switch {
 	case err != nil:
 		return "", invalid("Unable to parse '%s', value is out of range %s, got: %s", name, span, text)

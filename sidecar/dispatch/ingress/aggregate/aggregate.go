@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -215,15 +216,7 @@ func canonicalVersion(version string) (string, error) {
 	if version == "" {
 		return "", nil
 	}
-	start := 0
-	for start < len(version) && (version[start] == ' ' || version[start] >= '\t' && version[start] <= '\r') {
-		start++
-	}
-	end := start
-	for end < len(version) && (version[end] >= '0' && version[end] <= '9' || end == start && (version[end] == '-' || version[end] == '+')) {
-		end++
-	}
-	n, err := strconv.ParseInt(version[start:end], 10, 64)
+	n, err := strconv.ParseInt(triton.LeadingInt(version), 10, 64)
 	if err != nil {
 		return "", status.Errorf(codes.InvalidArgument,
 			"failed to get model version from specified version string '%s' (details: stol), version should be an integral value > 0", version)
@@ -305,7 +298,13 @@ func (a *Aggregate) ModelMetadata(ctx context.Context, r *tritonpb.ModelMetadata
 			return answer, nil
 		}
 	}
-	return metadata(r.GetName(), version, m), nil
+	versions := m.Versions
+	if version != "" {
+		versions = []string{version}
+	}
+	derived := triton.Metadata(m.Config, versions)
+	derived.Name = r.GetName()
+	return derived, nil
 }
 
 // ModelConfig is that of a partition that has the model, which has filled in Triton's defaults, or the file's. Settings

@@ -20,14 +20,6 @@ import (
 
 type modelIndex = tritonpb.RepositoryIndexResponse_ModelIndex
 
-// States of a version in an index.
-const (
-	ready       = "READY"
-	loading     = "LOADING"
-	unloading   = "UNLOADING"
-	unavailable = "UNAVAILABLE"
-)
-
 // RepositoryIndex merges the repository and the indexes of all partitions. A version that is served is READY if it is on
 // any partition; otherwise the state and reason are those of the first partition that has any. A model that is not
 // served is UNAVAILABLE for the repository's reason, and UNLOADING while a partition still has it. Models that were
@@ -56,7 +48,7 @@ func (a *Aggregate) mergedMembers(repository []Entry) (index []*modelIndex) {
 	for _, e := range repository {
 		if m, ok := a.o.Models.Lookup(e.Name); ok && m.Group != "" && len(a.with(e.Name)) > 0 {
 			for _, version := range m.Versions {
-				index = append(index, &modelIndex{Name: e.Name, Version: version, State: ready})
+				index = append(index, &modelIndex{Name: e.Name, Version: version, State: triton.StateReady})
 			}
 		}
 	}
@@ -78,11 +70,11 @@ func mergeIndexes(indexes [][]*modelIndex, repository []Entry, readyOnly bool) [
 	for _, entry := range repository {
 		for _, version := range entry.Versions {
 			k := indexKey{entry.Name, version}
-			absent := &modelIndex{Name: entry.Name, Version: version, State: unavailable, Reason: entry.Reason}
+			absent := &modelIndex{Name: entry.Name, Version: version, State: triton.StateUnavailable, Reason: entry.Reason}
 			switch merged[k].GetState() {
-			case ready, unloading:
-				absent.State, absent.Reason = unloading, ""
-			case loading:
+			case triton.StateReady, triton.StateUnloading:
+				absent.State, absent.Reason = triton.StateUnloading, ""
+			case triton.StateLoading:
 				continue
 			}
 			merged[k] = absent
@@ -98,7 +90,7 @@ func mergeIndexes(indexes [][]*modelIndex, repository []Entry, readyOnly bool) [
 	list := make([]*modelIndex, 0, len(merged))
 	for k, m := range merged {
 		// A partition that never loaded the model has nothing to add to one that did.
-		if (k.version == "" && versioned[k.name]) || (readyOnly && m.GetState() != ready) {
+		if (k.version == "" && versioned[k.name]) || (readyOnly && m.GetState() != triton.StateReady) {
 			continue
 		}
 		list = append(list, proto.CloneOf(m))
@@ -112,7 +104,7 @@ func mergeIndexes(indexes [][]*modelIndex, repository []Entry, readyOnly bool) [
 // rank orders the states that partitions report of one version: the first with a state counts, unless one has it ready.
 func rank(m *modelIndex) int {
 	switch m.GetState() {
-	case ready:
+	case triton.StateReady:
 		return 2
 	case "":
 		return 0
@@ -127,31 +119,4 @@ func compareVersions(x, y string) int {
 		return strings.Compare(x, y)
 	}
 	return cmp.Compare(n, m)
-}
-
-// metadata returns the metadata of a model by its configuration, as a server would return it.
-func metadata(name, version string, m Model) *tritonpb.ModelMetadataResponse {
-	answer := &tritonpb.ModelMetadataResponse{Name: name, Versions: m.Versions, Platform: m.Config.GetPlatform()}
-	if version != "" {
-		answer.Versions = []string{version}
-	}
-	if answer.Platform == "" {
-		answer.Platform = m.Config.GetBackend()
-	}
-	batching := m.Config.GetMaxBatchSize() > 0
-	for _, in := range m.Config.GetInput() {
-		answer.Inputs = append(answer.Inputs, tensorMetadata(in.GetName(), in.GetDataType(), in.GetDims(), batching && !in.GetAllowRaggedBatch()))
-	}
-	for _, out := range m.Config.GetOutput() {
-		answer.Outputs = append(answer.Outputs, tensorMetadata(out.GetName(), out.GetDataType(), out.GetDims(), batching))
-	}
-	return answer
-}
-
-func tensorMetadata(name string, t tritonpb.DataType, dims []int64, batching bool) *tritonpb.ModelMetadataResponse_TensorMetadata {
-	shape := dims
-	if batching {
-		shape = append([]int64{-1}, dims...)
-	}
-	return &tritonpb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: triton.DatatypeName(t), Shape: shape}
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
@@ -239,15 +240,11 @@ func inferenceHeaderLength(head nethttp.Header, bodyLen int) (int, error) {
 	if len(values) == 0 {
 		return bodyLen, nil
 	}
-	text := strings.TrimLeft(values[0], " \t")
-	end := 0
-	for end < len(text) && (text[end] >= '0' && text[end] <= '9' || (end == 0 && (text[end] == '-' || text[end] == '+'))) {
-		end++
-	}
-	if end == 0 {
+	number := triton.LeadingInt(values[0])
+	if number == "" {
 		return 0, nil
 	}
-	n, err := strconv.Atoi(text[:end])
+	n, err := strconv.Atoi(number)
 	if err != nil || n < 0 || n > bodyLen {
 		return 0, &headerError{status.Errorf(codes.InvalidArgument,
 			"inference header size should be in range (0, %d), got: %s", bodyLen, values[0])}
