@@ -4,6 +4,8 @@
 package triton
 
 import (
+	"math"
+	"math/bits"
 	"strings"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -39,4 +41,27 @@ func DatatypeName(t tritonpb.DataType) string {
 		return "<invalid>"
 	}
 	return strings.TrimPrefix(t.String(), "TYPE_")
+}
+
+// Elements is the number of elements of a shape; ok is false if it overflows, even where a zero hides it.
+func Elements(shape []int64) (count int64, ok bool) {
+	product, zero := uint64(1), false
+	for _, d := range shape {
+		if d < 0 {
+			return 0, false
+		}
+		if d == 0 {
+			zero = true
+			continue
+		}
+		high, low := bits.Mul64(product, uint64(d))
+		if high != 0 || low > math.MaxInt64 {
+			return 0, false
+		}
+		product = low
+	}
+	if zero {
+		return 0, true
+	}
+	return int64(product), true
 }

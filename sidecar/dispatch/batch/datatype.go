@@ -25,23 +25,6 @@ func datatype(b []byte) (string, error) {
 	return text(b, "datatype")
 }
 
-// elements multiplies dimensions. Ok is false when one is negative or the
-// product does not fit.
-func elements(shape []int64) (n int64, ok bool) {
-	n = 1
-	for _, d := range shape {
-		if d < 0 {
-			return 0, false
-		}
-		hi, lo := bits.Mul64(uint64(n), uint64(d))
-		if hi != 0 || lo > math.MaxInt64 {
-			return 0, false
-		}
-		n = int64(lo)
-	}
-	return n, true
-}
-
 // overflows reports whether the byte size of the shape does not fit an int64,
 // which makes Triton 2.51 compute a size that is too small.
 func overflows(shape []int64, size int) bool {

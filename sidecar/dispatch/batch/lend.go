@@ -130,7 +130,7 @@ func (r *Response) Claim(memory mem.Buffer, slots []Slot) error {
 		if k < 0 || slots[k].Size == 0 || t.typed() || t.Data.Len() > 0 {
 			continue // it came in the message
 		}
-		n, ok := elements(t.Shape)
+		n, ok := triton.Elements(t.Shape)
 		size := triton.SizeOf(t.Datatype)
 		if !ok || size <= 0 || n > int64(slots[k].Size/size) {
 			return fmt.Errorf("%w: output %q of datatype %s and shape %v does not fit its %d bytes", ErrUnsplittable, t.Name, t.Datatype, t.Shape, slots[k].Size)

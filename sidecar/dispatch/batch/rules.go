@@ -121,7 +121,7 @@ func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*trito
 		rule := outputRule{name: out.GetName(), datatype: triton.DatatypeName(out.GetDataType())}
 		u.outputs[rule.name] = rule.datatype
 		if size := triton.SizeOf(rule.datatype); size > 0 {
-			if n, ok := elements(out.GetDims()); ok && n <= maxRowBytes/int64(size) {
+			if n, ok := triton.Elements(out.GetDims()); ok && n <= maxRowBytes/int64(size) {
 				rule.rowBytes = int(n) * size
 			}
 		}
@@ -290,7 +290,7 @@ func (u *Rules) checkInputs(r *Request) (rows int, reason string) {
 				return 0, "typed contents that do not match the datatype"
 			}
 		}
-		count, ok := elements(t.Shape)
+		count, ok := triton.Elements(t.Shape)
 		if !ok || t.Data == nil || !exactly(t.Data.Len(), t, count, rule.size) {
 			return 0, "size of an input's data"
 		}

@@ -74,8 +74,8 @@ func splitOutput(out *Tensor, reqs []*Request, members []*Membership, rooms []sp
 	if len(out.Shape) == 0 || out.Shape[0] != int64(total) {
 		return fmt.Errorf("%w: output %q has shape %v for %d rows", ErrUnsplittable, out.Name, out.Shape, total)
 	}
-	perRow, ok := elements(out.Shape[1:])
-	if _, fits := elements(out.Shape); !fits {
+	perRow, ok := triton.Elements(out.Shape[1:])
+	if _, fits := triton.Elements(out.Shape); !fits {
 		ok = false // rows times perRow overflows
 	}
 	size := triton.SizeOf(out.Datatype)

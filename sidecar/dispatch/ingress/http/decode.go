@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	nethttp "net/http"
 	"strings"
 	"unicode/utf8"
@@ -269,7 +268,7 @@ func (in *inference) input(v tritonjson.Value, body mem.Buffer, at int) (int, er
 	if t.Shape, err = readShape(v); err != nil {
 		return at, err
 	}
-	count, ok := elements(t.Shape)
+	count, ok := triton.Elements(t.Shape)
 	elementSize := int64(triton.SizeOf(t.Datatype))
 	absurd := !ok || count > math.MaxInt64/max(elementSize, 1)
 
@@ -388,29 +387,6 @@ func readShape(v tritonjson.Value) ([]int64, error) {
 		shape = append(shape, int64(u)) // what does not fit is negative and thereby absurd
 	}
 	return shape, nil
-}
-
-// elements is the number of elements of a shape; ok is false if it overflows, even where a zero hides it.
-func elements(shape []int64) (count int64, ok bool) {
-	product, zero := uint64(1), false
-	for _, d := range shape {
-		if d < 0 {
-			return 0, false
-		}
-		if d == 0 {
-			zero = true
-			continue
-		}
-		high, low := bits.Mul64(product, uint64(d))
-		if high != 0 || low > math.MaxInt64 {
-			return 0, false
-		}
-		product = low
-	}
-	if zero {
-		return 0, true
-	}
-	return int64(product), true
 }
 
 func (in *inference) output(v tritonjson.Value) error {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonjson"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
@@ -184,7 +185,7 @@ func appendData(dst []byte, output *batch.Tensor) ([]byte, error) {
 		return nil, status.Errorf(codes.InvalidArgument,
 			"sending %s data via JSON is not supported. Please use the binary data format for output", output.Datatype)
 	}
-	count, ok := elements(output.Shape)
+	count, ok := triton.Elements(output.Shape)
 	var raw []byte
 	switch len(output.Data) {
 	case 0:

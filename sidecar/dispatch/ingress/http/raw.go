@@ -26,7 +26,7 @@ func (in *inference) decodeRaw(body mem.Buffer) error {
 	}
 	t.Shape = append(t.Shape, input.Dims...)
 	if t.Datatype == "BYTES" {
-		if count, ok := elements(t.Shape); !ok || count != 1 {
+		if count, ok := triton.Elements(t.Shape); !ok || count != 1 {
 			return status.Errorf(codes.InvalidArgument,
 				"[request id: <id_unknown>] For BYTE datatype raw input '%s', the model must have input shape [1]", t.Name)
 		}
