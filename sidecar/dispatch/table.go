@@ -215,7 +215,7 @@ func namesOthers(t *router.Table, models map[string]*route) bool {
 // changed.
 type plan struct {
 	discipline queue.Discipline
-	drop       queue.DropPolicy
+	drop       *queue.DropPolicy
 	rules      *batch.Rules
 	graph      *ensemble.Graph
 	unsplit    string

@@ -118,12 +118,12 @@ func (e *engine) gpuOf(part *policy.Partition) *gpu {
 }
 
 // rules are a discipline and a drop policy by name; nil for the queue's own choice.
-func (w *World) rules(d *policy.Dispatch) (queue.Discipline, queue.DropPolicy, error) {
+func (w *World) rules(d *policy.Dispatch) (queue.Discipline, *queue.DropPolicy, error) {
 	chosen, err := discipline.New(d.GetDiscipline(), d.GetParameters())
 	if err != nil {
 		return nil, nil, err
 	}
-	var drop queue.DropPolicy
+	var drop *queue.DropPolicy
 	if w.Adaptive != nil && chosen.Name() == queue.Names()[0] {
 		chosen, drop = queue.Adaptive(*w.Adaptive)
 	}

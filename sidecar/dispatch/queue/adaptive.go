@@ -18,8 +18,8 @@ type adaptiveDiscipline struct {
 
 // Adaptive returns the discipline adaptive and the drop policy reserve with the given
 // constants, to measure what each rule gains.
-func Adaptive(params adaptive.Params) (Discipline, DropPolicy) {
-	return adaptiveDiscipline{Params: &params}, reserve{&params}
+func Adaptive(params adaptive.Params) (Discipline, *DropPolicy) {
+	return adaptiveDiscipline{Params: &params}, reserve(&params)
 }
 
 func adaptiveKind() Kind {
@@ -51,6 +51,3 @@ func adaptiveKind() Kind {
 
 func (adaptiveDiscipline) Name() string        { return "adaptive" }
 func (adaptiveDiscipline) DefaultDrop() string { return "reserve" }
-
-// Keeps implements Blocker.
-func (a adaptiveDiscipline) Keeps() (times, chance float64) { return a.Keep, a.Chance }

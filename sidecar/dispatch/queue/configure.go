@@ -249,7 +249,7 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 // new specification may decide otherwise about them. A request that waits for a
 // trial stays late.
 func (s *Scheduler) reopen(m *model, was Late) {
-	if (m.spec.Late == LateServe || was == LateDrop) && m.spec.Drop.bounded() && len(m.spec.Classes) > 0 {
+	if (m.spec.Late == LateServe || was == LateDrop) && m.spec.Drop.bounded && len(m.spec.Classes) > 0 {
 		return
 	}
 	for _, l := range m.lanes {

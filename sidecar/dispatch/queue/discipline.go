@@ -30,37 +30,6 @@ type Discipline interface {
 	DefaultDrop() string
 }
 
-// Hurrier is a Discipline that may start candidates before their exec.
-type Hurrier interface {
-	Discipline
-	// StartAt returns the moment from which a candidate whose exec has not come
-	// may start nevertheless, as things stand; now or earlier means at once. It
-	// is called after every event for the most urgent such candidate while an
-	// executor is free, and for its lane's on other profile classes, and again
-	// when the moment that it returned has come. No other lane overtakes that
-	// candidate before its own exec has come.
-	StartAt(now Time, l *Load) Time
-	// Worth returns the rows of a batch that need not wait for more. It is called
-	// when the rate or the load is renewed.
-	Worth(l *Load) int
-}
-
-// Blocker is a Discipline that holds batches back which would block other models.
-type Blocker interface {
-	Discipline
-	// Keeps returns how many executors are kept, for each that a model of this
-	// discipline needs, free of batches that the model could not wait for. Executors
-	// are kept only if the model would lose more than the part chance of its requests
-	// without them.
-	Keeps() (times, chance float64)
-	// Blocks reports whether the candidate would block other models. It then takes a
-	// slow executor rather than a fast one.
-	Blocks(l *Load) bool
-	// Unblocked returns the moment from which a candidate that could start may do
-	// so, if nothing ends before; now or earlier means at once.
-	Unblocked(now Time, l *Load) Time
-}
-
 // ErrUnknown is wrapped by errors about names that do not exist.
 var ErrUnknown = errors.New("unknown name")
 

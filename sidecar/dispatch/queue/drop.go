@@ -11,46 +11,79 @@ import (
 )
 
 // DropPolicy chooses which requests of a lane are given up so that the rest can
-// still be in time. The policies are part of this package; NewDropPolicy makes
-// them.
-type DropPolicy interface {
-	// Name is the name that NewDropPolicy knows it by.
-	Name() string
-	// bounded reports whether batches are kept within the deadline of their first
-	// request, and requests that would be late even alone are given up.
-	bounded() bool
+// still be in time. NewDropPolicy makes one.
+type DropPolicy struct {
+	name string
+	// bounded: batches are kept within the deadline of their first request, and
+	// requests that would be late even alone are given up.
+	bounded bool
 	// hold returns the batch size, in rows, that is worth giving up requests for
 	// under a load per executor, and how much later than planned such a batch
 	// shall be able to end.
-	hold(l *Load, load float64) (rows int, edge Time)
+	hold func(l *Load, load float64) (rows int, edge Time)
+	// surgeLoad is the load per executor, estimated from the waiting rows, for a
+	// policy that holds on to smaller batches during a surge that the rates do not
+	// show yet; nil for others.
+	surgeLoad func(now Time, l *Load, waiting int) float64
 }
 
-// surger is a DropPolicy that holds on to smaller batches during a surge that the
-// rates do not show yet.
-type surger interface {
-	DropPolicy
-	// surgeLoad is the load per executor, estimated from the waiting rows.
-	surgeLoad(now Time, l *Load, waiting int) float64
+// Name is the name that NewDropPolicy knows it by.
+func (p *DropPolicy) Name() string { return p.name }
+
+func holdNothing(*Load, float64) (int, Time) { return 1, 0 }
+
+// reserve is Conch's own: the window drop with a reserve. No request is given up for a
+// batch that is larger than the load needs: see adaptive.Params.Hold.
+func reserve(p *adaptive.Params) *DropPolicy {
+	return &DropPolicy{name: "reserve", bounded: true, hold: p.Hold, surgeLoad: p.SurgeLoad}
 }
 
-func dropPolicies() []DropPolicy {
-	_, ours := Adaptive(adaptive.Defaults())
-	return []DropPolicy{ours, thrift{}, window{}, prefix{}, none{}}
+// thriftLoss is how much longer per row than at the window drop's size a batch
+// may run before it is worth giving up requests: a tenth.
+const thriftLoss = .1
+
+func dropPolicies() []*DropPolicy {
+	ours := adaptive.Defaults()
+	return []*DropPolicy{
+		reserve(&ours),
+		// Conch's own, too: the window drop with regard to what a larger batch saves. The last
+		// rows of a large batch save little time per row, but they cost the requests that must
+		// be given up to make room for them. So it holds on only to the smallest b that runs
+		// nearly as efficiently as the largest b* within reach: l(b)/b <= 1.1 l(b*)/b*. For a
+		// profile without much of a fixed cost that is a batch of a few rows, close to prefix;
+		// with a large fixed cost it comes close to window.
+		{name: "thrift", bounded: true, hold: func(l *Load, _ float64) (int, Time) { return l.Model.Table.Nearly(l.Model.Reach, thriftLoss), 0 }},
+		// Symphony's window drop, which it shares with Nexus (Symphony, section 3.2, GETBATCH
+		// "prematurely drop the head of the queue in order to maintain a larger target batch
+		// size"). A few heads whose deadlines are near would force a small batch, and small
+		// batches make the requests behind them late as well. So the batch is held at the
+		// largest size that the rate allows, and heads that cannot finish in a batch of that
+		// size are given up, even if a smaller batch could save them.
+		{name: "window", bounded: true, hold: func(l *Load, _ float64) (int, Time) { return l.Model.Reach, 0 }},
+		// A request is given up only when it would be late even if it were started alone now,
+		// on the fastest profile class that serves its model: now + l(its own rows) > its
+		// deadline. The batch is then the longest run from the head that still meets the head's
+		// deadline (GETBATCH without premature drops, Symphony, section 3.2).
+		{name: "prefix", bounded: true, hold: holdNothing},
+		// Nothing is given up, and no deadline limits a batch: whatever is queued, up to the row
+		// limit. It is how Triton batches, and what holds while a model has no usable profile.
+		{name: "none", hold: holdNothing},
+	}
 }
 
 // DropPolicyNames lists the drop policies.
 func DropPolicyNames() []string {
 	var names []string
 	for _, p := range dropPolicies() {
-		names = append(names, p.Name())
+		names = append(names, p.name)
 	}
 	return names
 }
 
 // NewDropPolicy makes a drop policy by name.
-func NewDropPolicy(name string) (DropPolicy, error) {
+func NewDropPolicy(name string) (*DropPolicy, error) {
 	for _, p := range dropPolicies() {
-		if p.Name() == name {
+		if p.name == name {
 			return p, nil
 		}
 	}

@@ -228,7 +228,7 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
 
 // lateBlocked is blocked for requests that were given up.
 func (svc *service) lateBlocked(now Time, l *lane) bool {
-	b := l.m.blocker
+	b := l.m.adaptive
 	if b == nil || svc.Table == nil {
 		return false
 	}

@@ -49,7 +49,7 @@ heads:
 }
 
 // choose finds the candidate whose exec has come and the free executor of the
-// smallest rank for it. Under a Hurrier it may be one of a faster profile class instead,
+// smallest rank for it. Under adaptive it may be one of a faster profile class instead,
 // the exec of which has not come yet.
 func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *executor) {
 	for i := range l.cands {
@@ -66,7 +66,7 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *executor) {
 			best, on = c, p
 		}
 	}
-	if best == nil || l.m.hurrier == nil {
+	if best == nil || l.m.adaptive == nil {
 		return best, on
 	}
 	for i := range l.cands { // a batch that starts now starts where it takes the least time
@@ -90,35 +90,37 @@ func execOf(c *candidate, now Time) Time {
 	return c.lane.m.spec.Discipline.Exec(now, &c.Load)
 }
 
-// hurryOf returns the moment from which the discipline lets a candidate start before
-// its exec.
+// hurryOf returns the moment from which adaptive lets a candidate start before its exec.
+// It is asked after every event for the most urgent such candidate while an executor is
+// free, and for its lane's on other profile classes. No other lane overtakes that
+// candidate before its own exec has come.
 func hurryOf(c *candidate, now Time) Time {
 	m := c.lane.m
 	m.aimed(now)
-	return m.hurrier.StartAt(now, &c.Load)
+	return m.adaptive.StartAt(now, &c.Load)
 }
 
 // blocked reports whether the discipline holds the candidate back although it could
 // start, because it would block other models. Second attempts are not held back.
 func (c *candidate) blocked(now Time) bool {
 	c.unblocked = now
-	if m := c.lane.m; m.blocker != nil && c.svc.Table != nil && c.lane.avoid == NoExecutor && !c.hastens() {
-		c.unblocked = c.svc.unblocked(now, &c.Load, m.blocker)
+	if m := c.lane.m; m.adaptive != nil && c.svc.Table != nil && c.lane.avoid == NoExecutor && !c.hastens() {
+		c.unblocked = c.svc.unblocked(now, &c.Load, m.adaptive)
 	}
 	return c.unblocked > now
 }
 
-func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
+func (svc *service) unblocked(now Time, l *Load, p *adaptive.Params) Time {
 	pl := svc.cohort.pool
 	pl.Kept.Renew(pl.Need, pl.Usable)
-	return b.Unblocked(now, l)
+	return p.Unblocked(now, l)
 }
 
 // prefers reports whether candidate c on executor p is better than o, the candidate of
 // another class of the lane, on executor on. The smaller rank is better, but if both would
 // block other models, the slower class is.
 func (c *candidate) prefers(p *executor, o *candidate, on *executor) bool {
-	if b := c.lane.m.blocker; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) && b.Blocks(&o.Load) {
+	if b := c.lane.m.adaptive; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) && b.Blocks(&o.Load) {
 		if here, there := c.svc.Table.At(1), o.svc.Table.At(1); here != there {
 			return here > there
 		}
@@ -185,7 +187,7 @@ func (s *Scheduler) park(l *lane, now Time) {
 			c.park(&c.svc.cohort.ready)
 		default:
 			due = min(due, c.exec)
-			if l.m.hurrier != nil {
+			if l.m.adaptive != nil {
 				c.park(&c.svc.cohort.pending)
 			} else {
 				c.park(nil)
@@ -258,9 +260,9 @@ func (s *Scheduler) grant(c *candidate, p *executor, now Time, hurried bool) {
 		}
 		// Requests that could start only just in time are given up if younger ones can take their place.
 		hold, edge := svc.hold, svc.edge
-		if u := l.m.surger; u != nil {
-			if load := u.surgeLoad(now, &c.Load, l.m.rows); load > svc.cohort.pool.Load() {
-				hold, _ = u.hold(&c.Load, load)
+		if d := l.m.spec.Drop; d.surgeLoad != nil {
+			if load := d.surgeLoad(now, &c.Load, l.m.rows); load > svc.cohort.pool.Load() {
+				hold, _ = d.hold(&c.Load, load)
 				hold = min(hold, svc.most)
 			}
 		}

@@ -13,16 +13,16 @@ import (
 
 // model is one model's queue: its lanes, and the cohorts that serve it.
 type model struct {
-	id        ModelID
-	spec      ModelSpec
-	hurrier   Hurrier   // the discipline, if it may start candidates before their exec
-	blocker   Blocker   // likewise, one of these
-	sizer     Sizer     // likewise
+	id   ModelID
+	spec ModelSpec
+	// adaptive are the discipline's rules, if it is that one: it starts candidates before
+	// their exec, and holds batches back that would block other models. Nil for others.
+	adaptive  *adaptive.Params
+	sizer     Sizer     // the discipline, if it is one
 	stepper   Stepper   // likewise
 	ranker    Ranker    // likewise
 	preempter Preempter // likewise
 	cycles    bool      // likewise, a Cycler
-	surger    surger    // the drop policy, if it is one
 	services  []*service
 	pool      *pool
 	maxRows   int // of the largest request that some service can run
@@ -72,9 +72,8 @@ func (m *model) setSpec(spec ModelSpec) {
 	}
 	spec.MaxBatch = max(spec.MaxBatch, 1)
 	m.spec = spec
-	m.hurrier, _ = spec.Discipline.(Hurrier)
-	m.blocker, _ = spec.Discipline.(Blocker)
-	m.surger, _ = spec.Drop.(surger)
+	ours, _ := spec.Discipline.(adaptiveDiscipline)
+	m.adaptive = ours.Params
 	m.rate.bin = m.rate.width
 	if spec.SLO > 0 {
 		m.rate.bin = min(m.rate.bin, spec.SLO)
@@ -161,7 +160,7 @@ func (l *lane) wire() {
 // that depend on them.
 func (m *model) serve(cohorts []*cohort) {
 	m.services, m.pool, m.maxRows = nil, nil, 0
-	profiled := m.spec.Drop.bounded() && len(m.spec.Classes) > 0
+	profiled := m.spec.Drop.bounded && len(m.spec.Classes) > 0
 	for _, g := range cohorts {
 		if i, ok := slices.BinarySearchFunc(g.serves, m.id, func(s Service, id ModelID) int { return cmp.Compare(s.Model, id) }); ok {
 			sv := g.serves[i]
@@ -171,7 +170,7 @@ func (m *model) serve(cohorts []*cohort) {
 				svc.MaxBatch = min(svc.MaxBatch, sv.MaxBatch)
 			}
 			svc.Capacity = capacity(svc.Table, svc.MaxBatch, m.spec.SLO)
-			svc.bounded = m.spec.Drop.bounded() && svc.Table != nil
+			svc.bounded = m.spec.Drop.bounded && svc.Table != nil
 			svc.late = lateLimit(svc.Table, svc.MaxBatch, m.spec.SLO)
 			profiled = profiled && svc.Table != nil
 			m.services = append(m.services, svc)
@@ -243,9 +242,8 @@ func (m *model) claim() {
 	for _, svc := range m.services {
 		svc.Slack = slack
 	}
-	if m.blocker != nil && m.pool != nil && slack > 0 && known {
-		times, chance := m.blocker.Keeps()
-		m.pool.Kept.Claim(slack, &m.share, times, chance)
+	if m.adaptive != nil && m.pool != nil && slack > 0 && known {
+		m.pool.Kept.Claim(slack, &m.share, m.adaptive.Keep, m.adaptive.Chance)
 	}
 }
 
@@ -377,8 +375,8 @@ func (m *model) weigh() {
 			svc.most = min(svc.MaxBatch, max(1, m.sizer.MaxRows(&svc.load)))
 			svc.hold = min(svc.hold, svc.most)
 		}
-		if m.hurrier != nil {
-			svc.Worth = m.hurrier.Worth(&svc.load)
+		if m.adaptive != nil {
+			svc.Worth = m.adaptive.Worth(&svc.load)
 		}
 	}
 }

@@ -124,7 +124,7 @@ type ModelSpec struct {
 	// Discipline chooses when batches may start; nil means adaptive.
 	Discipline Discipline
 	// Drop chooses which requests are given up; nil means the discipline's own.
-	Drop DropPolicy
+	Drop *DropPolicy
 }
 
 // Service says that an executor serves a model.
