@@ -300,7 +300,7 @@ func (p *httpPort) appendHead(b []byte, ctx context.Context, r *HTTPRequest) []b
 
 // read reads the connection to its end.
 func (c *httpConn) read() {
-	from := &source{conn: c.conn, left: -1}
+	from := &source{conn: c.socket, left: -1}
 	in := bufio.NewReader(from)
 	var turn wire.Turn
 	for {
@@ -367,7 +367,7 @@ func (c *httpConn) end(t *wire.Turn, got *batch.HTTP, err error, again bool) boo
 
 // source is what a connection is read from. It ends a head that is too long.
 type source struct {
-	conn   net.Conn
+	conn   io.Reader
 	left   int   // of the head that is being read; negative: none is
 	failed error // of the connection
 }

@@ -94,7 +94,7 @@ func NewClient(conn net.Conn, o ClientOptions) *Client {
 		o.Pool = mem.DefaultBufferPool()
 	}
 	c := &Client{
-		link: newLink(conn, o.Secure), o: o, in: newIntake(conn, o.Pool), fields: newFields(innerHeaders), done: make(chan struct{}),
+		link: newLink(conn, o.Secure), o: o, in: newIntake(conn, o.Secure, o.Pool), fields: newFields(innerHeaders), done: make(chan struct{}),
 		calls: map[uint32]*ClientCall{}, next: 1, most: 1<<31 - 1, lastRead: time.Now(),
 	}
 	c.fields.maxBlock = innerHeaders

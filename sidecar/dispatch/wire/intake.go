@@ -63,9 +63,13 @@ type intake struct {
 	data    []byte // of chunk, not taken yet
 }
 
-func newIntake(conn net.Conn, pool mem.BufferPool) *intake {
+// newIntake makes the receiving half of a connection. Secure says that the connection is more than its socket.
+func newIntake(conn net.Conn, secure bool, pool mem.BufferPool) *intake {
 	in := &intake{conn: conn, pool: pool}
 	in.ready, _ = conn.(onReady)
+	if s := NewSocket(conn); in.ready == nil && !secure && s != nil {
+		in.ready = s
+	}
 	return in
 }
 

@@ -95,7 +95,7 @@ type serverConn struct {
 
 func newServerConn(s *Server, raw, conn net.Conn, info credentials.AuthInfo) *serverConn {
 	c := &serverConn{
-		link: newLink(conn, conn != raw), server: s, raw: raw, auth: info, in: newIntake(conn, s.o.Pool), fields: newFields(s.o.MaxHeaderList),
+		link: newLink(conn, conn != raw), server: s, raw: raw, auth: info, in: newIntake(conn, conn != raw, s.o.Pool), fields: newFields(s.o.MaxHeaderList),
 		streams: map[uint32]*stream{}, room: 4 * int64(s.o.Window), mostFields: math.MaxInt64,
 	}
 	c.in.records = conn != raw

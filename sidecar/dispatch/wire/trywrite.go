@@ -3,13 +3,7 @@
 
 package wire
 
-import (
-	"errors"
-	"net"
-	"syscall"
-
-	"golang.org/x/sys/unix"
-)
+import "net"
 
 // GatherWriter is a connection that writes several pieces with one system call. Gathers reports whether it can do so.
 type GatherWriter interface {
@@ -82,62 +76,4 @@ func (w *tryWriter) finish(p *pending, n int) error {
 			return err
 		}
 	}
-}
-
-// Socket writes to a socket.
-type Socket struct {
-	raw    syscall.RawConn
-	try    func(fd uintptr) bool
-	await  func(fd uintptr) bool
-	pieces [][]byte
-	n      int
-	err    error
-}
-
-var _ GatherWriter = (*Socket)(nil)
-
-// NewSocket returns nil for a connection that is no socket.
-func NewSocket(conn net.Conn) *Socket {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	s := &Socket{raw: raw}
-	s.try = func(fd uintptr) bool {
-		for {
-			if s.n, s.err = writev(int(fd), s.pieces); !errors.Is(s.err, unix.EINTR) {
-				return true
-			}
-		}
-	}
-	s.await = func(fd uintptr) bool { return s.try(fd) && !errors.Is(s.err, unix.EAGAIN) }
-	return s
-}
-
-// Gathers implements GatherWriter.
-func (*Socket) Gathers() bool { return true }
-
-// TryWrite implements GatherWriter. It must not be called by two goroutines at once, like AwaitWrite.
-func (s *Socket) TryWrite(pieces [][]byte) (int, error) { return s.write(pieces, s.try) }
-
-// AwaitWrite implements GatherWriter. It ends with the connection's write deadline.
-func (s *Socket) AwaitWrite(pieces [][]byte) (int, error) { return s.write(pieces, s.await) }
-
-func (s *Socket) write(pieces [][]byte, by func(fd uintptr) bool) (int, error) {
-	s.pieces = pieces
-	err := s.raw.Write(by)
-	s.pieces = nil
-	switch {
-	case err != nil:
-		return 0, err
-	case errors.Is(s.err, unix.EAGAIN):
-		return 0, nil
-	case s.err != nil:
-		return 0, s.err
-	}
-	return s.n, nil
 }

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -28,10 +27,9 @@ type Conn struct {
 	// counted: bytes that are read count as held until they belong to a whole
 	// request. It is set for gRPC, whose transport reads ahead of the handlers.
 	counted bool
-	raw     syscall.RawConn // the socket; nil where there is none
-	read    *readyRead      // nil where raw is
-	socket  *wire.Socket    // nil where raw is
-	piece   [1][]byte       // what Write writes, so that it is no allocation
+	socket  *wire.Socket // nil where there is none
+	reads   bool         // the connection is nothing more than its socket
+	piece   [1][]byte    // what Write writes, so that it is no allocation
 
 	shaken   atomic.Bool // the protocol has begun
 	received atomic.Int64
@@ -60,7 +58,11 @@ const slack = 4 << 10
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	from := io.Reader(c.Conn)
+	if c.reads {
+		from = c.socket
+	}
+	n, err := from.Read(p)
 	c.got(n)
 	return n, err
 }
@@ -84,60 +86,18 @@ func (c *Conn) got(n int) {
 // there is something to read: an idle connection holds none. gRPC's transport
 // uses it where a connection has it.
 func (c *Conn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
-	r := c.read
-	if r == nil {
-		buf := pool.Get(size)
-		n, err := c.Read(*buf)
-		if err != nil {
-			pool.Put(buf)
-			return nil, 0, err
-		}
-		return buf, n, nil
+	if c.socket != nil {
+		buf, n, err := c.socket.ReadOnReady(size, pool)
+		c.got(n)
+		return buf, n, err
 	}
-	r.size, r.pool, r.buf, r.n, r.err = size, pool, nil, 0, nil
-	err := c.raw.Read(r.try)
-	buf := r.buf
-	r.pool, r.buf = nil, nil
-	switch {
-	case buf != nil:
-		c.got(r.n)
-		return buf, r.n, nil
-	case err != nil:
-	case r.err != nil:
-		err = &net.OpError{Op: "read", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: r.err}
-	default:
-		err = io.EOF
+	buf := pool.Get(size)
+	n, err := c.Read(*buf)
+	if err != nil {
+		pool.Put(buf)
+		return nil, 0, err
 	}
-	return nil, 0, err
-}
-
-// readyRead is the reading side of a socket without a buffer.
-type readyRead struct {
-	try  func(fd uintptr) bool
-	size int
-	pool mem.BufferPool
-	buf  *[]byte // with what was read; nil if nothing was
-	n    int
-	err  error
-}
-
-func newReadyRead() *readyRead {
-	r := &readyRead{}
-	r.try = func(fd uintptr) bool {
-		buf := r.pool.Get(r.size)
-		for {
-			if r.n, r.err = syscall.Read(int(fd), *buf); !errors.Is(r.err, syscall.EINTR) {
-				break
-			}
-		}
-		if r.err == nil && r.n > 0 {
-			r.buf = buf
-			return true
-		}
-		r.pool.Put(buf)
-		return !errors.Is(r.err, syscall.EAGAIN)
-	}
-	return r
+	return buf, n, nil
 }
 
 // Write implements net.Conn. Every part of p must be taken within about Stall. It must not be called by two goroutines at once, like AwaitWrite: every protocol's

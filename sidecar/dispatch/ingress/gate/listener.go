@@ -41,9 +41,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 			below = wrapped.NetConn()
 		}
 		if tcp, ok := below.(*net.TCPConn); ok {
-			if raw, err := tcp.SyscallConn(); err == nil {
-				c.raw, c.read, c.socket = raw, newReadyRead(), wire.NewSocket(tcp)
-			}
+			c.socket = wire.NewSocket(tcp)
+			c.reads = c.socket != nil && below == conn
 		}
 		if l.gate.add(c) {
 			return c, nil
