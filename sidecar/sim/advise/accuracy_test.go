@@ -136,10 +136,10 @@ func TestTheRangeCoversTheTruth(t *testing.T) {
 			a, err := advise.Make(t.Context(), in)
 			require.NoError(t, err)
 			truth := s.conch(t) / s.triton(t, 5*time.Millisecond)
-			require.LessOrEqual(t, a.Low, truth)
-			require.GreaterOrEqual(t, a.High, truth)
-			require.Less(t, a.High/a.Low, 1.5, "a range that says nothing covers everything")
-			require.Regexp(t, `Conch would hold [0-9.]+x the traffic at the same SLO \([0-9.]+ to [0-9.]+ over 5 seeds\)`, strings.Join(a.Text, "\n"))
+			require.LessOrEqual(t, a.SpreadLow, truth)
+			require.GreaterOrEqual(t, a.SpreadHigh, truth)
+			require.Less(t, a.SpreadHigh/a.SpreadLow, 1.5, "a spread that says nothing covers everything")
+			require.Regexp(t, `[0-9.]+x (the traffic at the same SLO )?in the simulation\. Expect [0-9.]+ to [0-9.]+: `, strings.Join(a.Text, "\n"))
 		})
 	}
 }

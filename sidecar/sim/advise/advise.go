@@ -96,34 +96,6 @@ type Advice struct {
 	Sides []report.Side `json:"-"`
 }
 
-// Gain is Conch's rate over Triton's, the median over seeds; Low and High are the spread, wider by how exactly rates are searched. All are 0 where there
-// is no ratio: where Triton holds no rate at all, or where the spread is above widest.
-type Gain struct {
-	Ratio float64 `json:"ratio"`
-	Low   float64 `json:"ratio_low"`
-	High  float64 `json:"ratio_high"`
-}
-
-// widest is how many times Low may be in High. Beyond it single bursts decide what a side holds, and a ratio is as large as the lowest rate is small.
-const widest = 2
-
-// gain compares the rates that two sides hold with the same seeds.
-func gain(triton, conch *sim.Found) Gain {
-	if triton.Low == 0 {
-		return Gain{}
-	}
-	var ratios []float64
-	for i := range triton.All {
-		ratios = append(ratios, conch.All[i].Rate/triton.All[i].Rate)
-	}
-	slices.Sort(ratios)
-	n := len(ratios)
-	if ratios[n-1] > widest*ratios[0] {
-		return Gain{}
-	}
-	return Gain{Ratio: (ratios[(n-1)/2] + ratios[n/2]) / 2, Low: ratios[0] * (1 - tolerance), High: ratios[n-1] * (1 + tolerance)}
-}
-
 // Own is what Conch holds with servers of its own.
 type Own struct {
 	Conch *sim.Found `json:"conch"`
@@ -142,7 +114,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	var err error
 	w := a.look(in)
 	if len(a.Missing) > 0 {
-		a.Text = append([]string{"There is too little to say what Conch would gain:"}, a.Missing...)
+		a.Text = append([]string{tooLittle}, a.Missing...)
 		return a, nil
 	}
 	if len(w.open) > 0 {
@@ -150,6 +122,10 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	}
 	if err := w.uncover(ctx, w.hidden, w.rate); err != nil {
 		return nil, err
+	}
+	if a.Missing = w.flat(); len(a.Missing) > 0 {
+		a.Text = append([]string{tooLittle}, a.Missing...)
+		return a, nil
 	}
 	if why, err := w.contradicted(ctx); err != nil {
 		return nil, err
@@ -175,13 +151,13 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	if a.Conch, err = w.goodput(ctx, conchSide, in.Seeds); err != nil {
 		return nil, err
 	}
-	a.Gain = gain(a.Triton, a.Conch)
+	a.Gain = gain(a.Triton, a.Conch, trustOf(several))
 	if several {
 		own, err := w.goodput(ctx, ownSide, in.Seeds)
 		if err != nil {
 			return nil, err
 		}
-		a.Own = &Own{Conch: own, Gain: gain(a.Triton, own)}
+		a.Own = &Own{Conch: own, Gain: gain(a.Triton, own, trustOf(false))}
 		a.note("whether all models fit each GPU's memory, where Conch starts a server for each. Each of the %d batches that a server executes at once is taken for a GPU of its own.", a.GPUs)
 	}
 	if resizable {
@@ -212,6 +188,8 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	a.write(len(in.Seeds), in.Traffic == nil)
 	return a, nil
 }
+
+const tooLittle = "There is too little to say what Conch would gain:"
 
 // tolerance is how exactly rates are searched, relative to them.
 const tolerance = .02

@@ -53,13 +53,16 @@ func TestWhoRunsRequestsAloneGainsBatches(t *testing.T) {
 	require.True(t, a.Enough, a.Text)
 	// Three GPUs run at most 3/8.5ms = 353 requests per second one by one.
 	require.Less(t, a.Triton.Rate, 353.0)
-	require.Greater(t, a.Low, 2.0)
+	require.Greater(t, a.SpreadLow, 2.0)
+	require.LessOrEqual(t, a.Low, .4*a.Ratio)
+	require.GreaterOrEqual(t, a.High, 1.27*a.Ratio)
 	require.LessOrEqual(t, a.Low, a.Ratio)
 	require.LessOrEqual(t, a.Ratio, a.High)
 	require.Less(t, a.Needed, 3)
 	require.Positive(t, a.Needed)
 	text := strings.Join(a.Text, "\n")
-	require.Contains(t, text, "x the traffic at the same SLO")
+	require.Contains(t, text, "x the traffic at the same SLO in the simulation. Expect ")
+	require.Contains(t, text, ": measured results of 5 loads lay between 0.40 and 1.27 times what was simulated.")
 	require.Contains(t, text, "of your 3 GPUs")
 	// 120 requests a second of 8.5 ms keep one GPU from ever holding them alone, and are little for one that batches.
 	require.Equal(t, &advise.Present{Triton: 2, Conch: 1}, a.Present)
@@ -90,7 +93,8 @@ func TestAServerOverSeveralGPUs(t *testing.T) {
 	require.Greater(t, one.Triton.Rate, four.Triton.Rate, "a queue of a model is one for all GPUs, not one for each")
 	require.Less(t, one.Triton.Rate, one.Conch.Rate)
 	require.InEpsilon(t, four.Conch.Rate, one.Own.Conch.Rate, .02, "Conch with a server for each GPU, which chooses the GPU of a batch")
-	require.Greater(t, one.Own.Low, one.High)
+	require.Greater(t, one.Own.SpreadLow, one.SpreadHigh)
+	require.Equal(t, 4, one.Trust.Loads)
 	require.Nil(t, four.Own)
 	require.Zero(t, one.Needed)
 	require.Nil(t, one.Present)
@@ -231,12 +235,12 @@ func TestThePageOfAnAdvice(t *testing.T) {
 		text   string
 		label  string
 	}{
-		{advise.Advice{Enough: true, Triton: found(100), Conch: found(150), Gain: advise.Gain{Ratio: 1.5, Low: 1.4, High: 1.6}}, "1.50 times the traffic at the same SLOs (1.40 to 1.60 over 2 seeds): 150 requests per second where Triton's own batching holds 100.", "a gain"},
-		{advise.Advice{Enough: true, Triton: found(100), Conch: found(101), Gain: advise.Gain{Ratio: 1.01, Low: .9, High: 1.1}}, "which is no certain gain.", "no certain gain"},
-		{advise.Advice{Enough: true, Triton: found(100), Conch: found(50), Gain: advise.Gain{Ratio: .5, Low: .4, High: .6}}, "which is less.", "a loss"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(150), Gain: advise.Gain{Ratio: 1.5, Low: 1.4, High: 1.6, Trust: advise.Trust{Loads: 3, Low: .9, High: 1.1}}}, "1.50 times the traffic at the same SLOs in the simulation: 150 requests per second where Triton's own batching holds 100. Expect 1.40 to 1.60: measured results of 3 loads lay between 0.90 and 1.10 times what was simulated.", "a gain"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(101), Gain: advise.Gain{Ratio: 1.01, Low: .9, High: 1.1}}, ". No gain can be promised.", "no gain can be promised"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(50), Gain: advise.Gain{Ratio: .5, Low: .4, High: .6}}, "That is less.", "a loss"},
 		{advise.Advice{Enough: true, Triton: found(0), Conch: found(50)}, "Triton holds the SLOs at no rate at all", "nothing to compare with"},
-		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: &sim.Found{Rate: 7, Low: 2, High: 20}}, "gain nothing certain: 2 to 20 requests per second where Triton holds 1 to 9; the repetitions differ too much", "not steady"},
-		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: found(50)}, "hold more than Triton: 50 to 50", "a gain"},
+		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: &sim.Found{Rate: 7, Low: 2, High: 20}}, "No gain can be promised: 2 to 20 requests per second where Triton holds 1 to 9; the repetitions differ too much", "not steady"},
+		{advise.Advice{Enough: true, Triton: &sim.Found{Rate: 5, Low: 1, High: 9}, Conch: found(50), Gain: advise.Gain{Trust: advise.Trust{Low: .4, High: 1.3}}}, "hold more than Triton: 50 to 50", "a gain"},
 		{advise.Advice{Enough: true, Triton: found(100), Conch: found(0)}, "Do not put it in control", "a loss"},
 		{advise.Advice{Missing: []string{"m: 3 requests."}, Text: []string{"There is too little:", "m: 3 requests."}}, "There is too little: m: 3 requests.", "not known"},
 		{advise.Advice{Possible: []advise.Possible{{Gain: 1.1}, {Gain: 3}}}, "1.10 to 3.00 times", "a range"},
@@ -249,4 +253,49 @@ func TestThePageOfAnAdvice(t *testing.T) {
 
 func found(rate float64) *sim.Found {
 	return &sim.Found{Rate: rate, Low: rate, High: rate, All: []sim.Highest{{Seed: 1, Rate: rate}, {Seed: 2, Rate: rate}}}
+}
+
+// Where there is no ratio, what is known of the simulation's error decides whether one side is said to hold more.
+func TestNoGainIsPromisedWithinTheError(t *testing.T) {
+	trust := advise.Trust{Loads: 5, Low: .4, High: 1.3}
+	for conch, label := range map[float64]string{10: "a loss", 40: "a loss", 45: "not steady", 200: "not steady", 260: "a gain"} {
+		a := advise.Advice{Enough: true, Triton: &sim.Found{Rate: 80, Low: 55, High: 100}, Conch: found(conch), Gain: advise.Gain{Trust: trust}}
+		require.Equal(t, label, a.Page(advise.Input{Snapshot: &policy.Snapshot{}, Seeds: []uint64{1}}).Verdict.Label, conch)
+	}
+}
+
+// What servers of two types counted of one model is one figure, and no figure of either.
+func TestGPUsOfSeveralTypesAreNotMixed(t *testing.T) {
+	s := world(2, 60, "a", "b")
+	s.Nodes[0].Gpus[1].Type = "U"
+	s.Profiles = append(s.Profiles, proto.CloneOf(s.Profiles[0]), proto.CloneOf(s.Profiles[1]))
+	s.Profiles[2].GpuType, s.Profiles[3].GpuType = "U", "U"
+	counted := []advise.Executions{{Rows: 1, Count: 50, Mean: 9 * time.Millisecond}, {Rows: 32, Count: 50, Mean: 25 * time.Millisecond}}
+	in := advise.Input{Snapshot: s, Seeds: []uint64{1}}
+	a, err := advise.Make(t.Context(), in)
+	require.NoError(t, err)
+	require.True(t, a.Enough, a.Text)
+	in.Shared, in.Counted = true, map[string][]advise.Executions{"a": counted, "b": counted}
+	a, err = advise.Make(t.Context(), in)
+	require.NoError(t, err)
+	require.False(t, a.Enough)
+	require.Contains(t, strings.Join(a.Text, "\n"), "a: it is on GPUs of several types (T, U), whose executions are not told apart.")
+}
+
+// Where only small batches were timed, and waited by chance, a row seems to cost nothing: larger ones would be free.
+func TestLargeBatchesThatWereNotTimedAreNotFree(t *testing.T) {
+	s := source{world(1, 20, "a"), 1, 1}
+	for largest, enough := range map[int]bool{4: false, 32: true} {
+		in := advise.Input{Snapshot: s.snapshot, Traffic: s.record(20, time.Minute, 7), Seeds: []uint64{1}, Shared: true, Counted: map[string][]advise.Executions{}, Timed: map[string]advise.Grid{"a": {}}}
+		for rows := 1; rows <= largest; rows *= 2 {
+			takes := 9*time.Millisecond + time.Duration(rows/8)*4*time.Millisecond
+			in.Counted["a"] = append(in.Counted["a"], advise.Executions{Rows: rows, Count: 60, Mean: takes})
+			in.Timed["a"][rows] = takes
+		}
+		a, err := advise.Make(t.Context(), in)
+		require.NoError(t, err)
+		require.Equal(t, enough, a.Enough, a.Text)
+		require.Equal(t, !enough, strings.Contains(strings.Join(a.Text, "\n"), "a: its batches above 4 rows were not timed"))
+		require.True(t, !enough || strings.Contains(strings.Join(a.Text, "\n"), "Not known: whether the simulation of your Triton agrees"))
+	}
 }

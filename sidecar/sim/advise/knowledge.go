@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"gonum.org/v1/gonum/stat"
@@ -331,6 +332,9 @@ func (h *hidden) level(excess float64) {
 // learn finds out how l(b) of each model is known, says so in notes, and returns why a model's is not. What can be used is put into the
 // snapshot; what has to be uncovered is kept for that.
 func (a *Advice) learn(in *Input, x *policy.Index, s *policy.Snapshot, m *policy.Model, w *world) (text string) {
+	if types := typesOf(x, s, m.GetName()); len(types) > 1 && (len(in.Counted[m.GetName()]) > 0 || in.Shared && len(in.Grids[m.GetName()]) == 0) {
+		return fmt.Sprintf("it is on GPUs of several types (%s), whose executions are not told apart. Ask about the servers of one type: a conch in front of those alone.", strings.Join(types, ", "))
+	}
 	seen := map[string]bool{}
 	for _, g := range x.GPUs() {
 		if seen[g.GetType()] {
@@ -363,6 +367,38 @@ func (a *Advice) learn(in *Input, x *policy.Index, s *policy.Snapshot, m *policy
 		}
 	}
 	return ""
+}
+
+// typesOf are the types of the GPUs that a model is on.
+func typesOf(x *policy.Index, s *policy.Snapshot, model string) (types []string) {
+	on := map[string]bool{}
+	for _, p := range s.GetCurrent().PartitionsOf(model) {
+		on[p.GetNode()+"/"+p.GPU()] = true
+	}
+	for _, n := range s.GetNodes() {
+		for _, g := range n.GetGpus() {
+			if on[n.GetName()+"/"+g.GetId()] {
+				types = append(types, g.GetType())
+			}
+		}
+	}
+	slices.Sort(types)
+	return slices.Compact(types)
+}
+
+// flatBelow is by which part of l(1) the largest batch may take longer than one row, where it was not seen, until nothing is believed of it.
+const flatBelow = .05
+
+// flat says of which models batches that were not timed would cost nothing: on a busy server the few sizes that were timed waited by chance, and a line through them
+// may have no slope.
+func (w *world) flat() (missing []string) {
+	for _, h := range w.hidden {
+		largest := h.seen[len(h.seen)-1].rows
+		if largest < h.maxBatch && h.at(h.maxBatch)-h.at(1) < flatBelow*h.at(1) {
+			missing = append(missing, fmt.Sprintf("%s: its batches above %d rows were not timed, and those below do not tell what a row takes. Give it longer: tritonctl advise --measure --within 2m --for 3m", h.model, largest))
+		}
+	}
+	return missing
 }
 
 // above notes that larger batches than those seen are extrapolated.

@@ -45,6 +45,9 @@ func (a *Advice) Page(in Input) *report.Page {
 		report.Fact{Name: "Triton as it is", Text: "a queue per server and model, the dynamic batcher of each config.pbtxt, each request to the server with the fewest outstanding ones, which runs all steps of an ensemble"},
 		report.Fact{Name: "Conch", Text: "its defaults: discipline adaptive, the present placement"},
 		report.Fact{Name: "Repetitions", Text: fmt.Sprintf("%d seeds; rates are searched within %.0f%%", len(in.Seeds), 100*tolerance)})
+	if a.Ratio > 0 {
+		p.Setup = append(p.Setup, report.Fact{Name: "Spread over the repetitions", Text: fmt.Sprintf("%.2f to %.2f", a.SpreadLow, a.SpreadHigh)})
+	}
 	p.Verdict = a.verdict()
 	if a.Own != nil {
 		p.Verdict.Text += " " + a.Own.sentence(a.GPUs, len(in.Seeds))
@@ -85,10 +88,10 @@ func (a *Advice) verdict() report.Verdict {
 		return report.Verdict{Text: strings.Join(a.Text, " "), Label: "not known", Judgement: report.Unsure}
 	case a.Ratio == 0 && a.Triton.Low > 0:
 		v := report.Verdict{Text: a.unsteady(), Label: "not steady", Judgement: report.Unsure}
-		switch {
-		case a.Conch.High < a.Triton.Low:
+		switch a.sure(a.Triton, a.Conch) {
+		case -1:
 			v.Label, v.Judgement = "a loss", report.Bad
-		case a.Conch.Low > a.Triton.High:
+		case 1:
 			v.Label, v.Judgement = "a gain", report.Good
 		}
 		return v
@@ -96,13 +99,13 @@ func (a *Advice) verdict() report.Verdict {
 		return report.Verdict{Text: fmt.Sprintf("Triton holds the SLOs at no rate at all in the simulator, and Conch holds %s requests per second (%s to %s over %d seeds).",
 			report.Rate(a.Conch.Rate), report.Rate(a.Conch.Low), report.Rate(a.Conch.High), len(a.Conch.All)), Label: "nothing to compare with", Judgement: report.Unsure}
 	}
-	text := fmt.Sprintf("Conch would hold %.2f times the traffic at the same SLOs (%.2f to %.2f over %d seeds): %s requests per second where Triton's own batching holds %s",
-		a.Ratio, a.Low, a.High, len(a.Conch.All), report.Rate(a.Conch.Rate), report.Rate(a.Triton.Rate))
+	text := fmt.Sprintf("Conch would hold %.2f times the traffic at the same SLOs in the simulation: %s requests per second where Triton's own batching holds %s. %s",
+		a.Ratio, report.Rate(a.Conch.Rate), report.Rate(a.Triton.Rate), a.within())
 	switch {
 	case a.Low > 1:
 		return report.Verdict{Text: text + ".", Label: "a gain", Judgement: report.Good}
 	case a.High < 1:
-		return report.Verdict{Text: text + ", which is less.", Label: "a loss", Judgement: report.Bad}
+		return report.Verdict{Text: text + ". That is less.", Label: "a loss", Judgement: report.Bad}
 	}
-	return report.Verdict{Text: text + ", which is no certain gain.", Label: "no certain gain", Judgement: report.Unsure}
+	return report.Verdict{Text: text + ". No gain can be promised.", Label: "no gain can be promised", Judgement: report.Unsure}
 }

@@ -24,11 +24,11 @@ func (a *Advice) write(seeds int, live bool) {
 		case a.Ratio == 0:
 			a.Text = append(a.Text, a.unsteady())
 		case a.Low > 1:
-			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2fx the traffic at the same SLO (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
+			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2fx the traffic at the same SLO in the simulation. %s.", a.Ratio, a.within()))
 		case a.High < 1:
-			a.Text = append(a.Text, fmt.Sprintf("Conch would hold less than Triton: %.2fx (%.2f to %.2f over %d seeds). Do not put it in control of these models.", a.Ratio, a.Low, a.High, seeds))
+			a.Text = append(a.Text, fmt.Sprintf("Conch would hold less than Triton: %.2fx in the simulation. %s. Do not put it in control of these models.", a.Ratio, a.within()))
 		default:
-			a.Text = append(a.Text, fmt.Sprintf("Conch would gain nothing certain: %.2fx (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
+			a.Text = append(a.Text, fmt.Sprintf("No gain can be promised: %.2fx in the simulation. %s.", a.Ratio, a.within()))
 		}
 		if a.Needed > 0 && a.Needed < a.GPUs {
 			a.Text = append(a.Text, fmt.Sprintf("Or the same on %d of your %s, with every model on each of them (in all of %d repetitions).", a.Needed, gpus(a.GPUs), seeds))
@@ -52,13 +52,13 @@ func (a *Advice) write(seeds int, live bool) {
 // unsteady says what can be said where there is no ratio, though Triton holds something.
 func (a *Advice) unsteady() string {
 	ranges := fmt.Sprintf("%.0f to %.0f requests per second where Triton holds %.0f to %.0f; the repetitions differ too much for a ratio.", a.Conch.Low, a.Conch.High, a.Triton.Low, a.Triton.High)
-	switch {
-	case a.Conch.High < a.Triton.Low:
+	switch a.sure(a.Triton, a.Conch) {
+	case -1:
 		return "Conch would hold less than Triton: " + ranges + " Do not put it in control of these models."
-	case a.Conch.Low > a.Triton.High:
+	case 1:
 		return "Conch would hold more than Triton: " + ranges
 	}
-	return "Conch would gain nothing certain: " + ranges + " Single bursts decide: look at more traffic, and check the SLOs (`tritonctl model ls`)."
+	return "No gain can be promised: " + ranges + " Single bursts decide: look at more traffic, and check the SLOs (`tritonctl model ls`)."
 }
 
 // sentence says what Conch would hold with servers of its own.
@@ -67,7 +67,11 @@ func (o *Own) sentence(n, seeds int) string {
 	if o.Ratio == 0 {
 		return fmt.Sprintf("%s (%.0f to %.0f over %d seeds).", text, o.Conch.Low, o.Conch.High, seeds)
 	}
-	return fmt.Sprintf("%s: %.2fx the traffic (%.2f to %.2f over %d seeds).", text, o.Ratio, o.Low, o.High, seeds)
+	text = fmt.Sprintf("%s, %.2fx the traffic, in the simulation. %s.", text, o.Ratio, o.within())
+	if o.Low <= 1 && o.High >= 1 {
+		text += " No gain can be promised of that."
+	}
+	return text
 }
 
 func gpus(n int) string {

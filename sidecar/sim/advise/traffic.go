@@ -146,6 +146,9 @@ func (a *Advice) look(in Input) *world {
 	if several {
 		a.note("which models have instances on which GPUs of a server over several: each is simulated with one on every GPU, of which the one that has been idle longest executes the next batch.")
 	}
+	if len(in.Seen) == 0 {
+		a.note("whether the simulation of your Triton agrees with what it does: it is held against traffic that advise looks at itself, in mode observe (not with --for 0, nor with a trace).")
+	}
 	a.note("what other callers of the servers do, and the microseconds that Conch itself adds.")
 	w.snapshot = s
 	return w

@@ -61,9 +61,12 @@ server's time; conch's profiles, declared or measured; the
 servers' own statistics. If none of them tells more than single rows, advise gives
 the gain for several cases.
 
+The range behind "Expect" is that within which measurements lay, of what was simulated
+for some loads; where 1 is in it, no gain can be promised.
+
 In observe, the requests that were bad while it looked at the traffic, after the
 generated batches, are held against its simulation of the same requests: where the two
-do not agree, advise gives no figure.
+do not agree, advise gives no figure. A trace and --for 0 are held against nothing.
 
 tritonctl gpu advise answers another question: whether the load of late wants
 more or fewer GPUs.`,
@@ -78,7 +81,7 @@ more or fewer GPUs.`,
 	}
 	flags := c.Flags()
 	o.page.Flags(c)
-	flags.IntVar(&o.seeds, "seeds", o.seeds, "repetitions, of which the spread is shown")
+	flags.IntVar(&o.seeds, "seeds", o.seeds, "repetitions: the range is never less than their spread")
 	flags.DurationVar(&o.length, "for", o.length, "how long to look at the traffic; 0 takes the present rates")
 	flags.BoolVar(&o.measure, "measure", false, "send a few generated batches of each size to the servers meanwhile")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "do not ask before --measure")

@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +45,16 @@ func (o *Options) timed(ctx context.Context, conch *client.Client, in *advise.In
 	if err != nil {
 		return nil, err
 	}
+	types, mixed := map[string]string{}, map[string]bool{}
+	for _, m := range all {
+		if other, known := types[m.Model]; known && other != m.GPUType {
+			mixed[m.Model] = true
+		}
+		types[m.Model] = m.GPUType
+	}
+	for _, name := range slices.Sorted(maps.Keys(mixed)) {
+		notes = append(notes, fmt.Sprintf("Not used: what was measured of %s, which is on GPUs of several types: their times are not told apart", name))
+	}
 	for _, m := range all {
 		switch {
 		case m.Skipped == "":
@@ -51,7 +63,7 @@ func (o *Options) timed(ctx context.Context, conch *client.Client, in *advise.In
 		default:
 			notes = append(notes, fmt.Sprintf("Not measured: %s on %s: %s", m.Model, m.GPUType, m.Skipped))
 		}
-		if len(m.Batches) == 0 || in.Grids[m.Model] != nil {
+		if len(m.Batches) == 0 || in.Grids[m.Model] != nil || mixed[m.Model] {
 			continue
 		}
 		timed := advise.Grid{}
