@@ -391,6 +391,9 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 				},
 				Hooks: h, Leave: c.leave, Fence: c.cluster.Fence(), Log: c.Log,
 			})
+			if err == nil {
+				c.cluster.Reaching(c.partitions.CutOff)
+			}
 			return c.partitions, err
 		},
 	})

@@ -202,6 +202,9 @@ func (l *loop) set(d *Desired) {
 	before := l.specs
 	l.want, l.specs = wanted(d, l.r.o.Driver)
 	l.wantedAt = make(map[string]int, len(l.want.Partitions))
+	if len(l.want.Partitions) == 0 {
+		l.r.cut.Store(nil)
+	}
 	for i, p := range l.want.Partitions {
 		l.wantedAt[p.Partition] = i
 	}

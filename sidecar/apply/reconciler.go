@@ -35,6 +35,8 @@ type Reconciler struct {
 	desired atomic.Pointer[Desired]
 	// published is what the loop saw last.
 	published atomic.Pointer[picture]
+	// cut is CutOff; nil: it is not.
+	cut atomic.Pointer[time.Time]
 
 	box  *mailbox
 	stop context.CancelFunc

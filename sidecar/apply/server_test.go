@@ -121,11 +121,14 @@ func TestAConchThatIsCutOff(t *testing.T) {
 			}
 		}
 		refused := status.Error(codes.Unavailable, "no route to host")
+		require.Zero(t, r.CutOff())
 		refuse(refused, "p", "q")
 		after(time.Minute)
 		require.Empty(t, w.did())
+		require.WithinDuration(t, time.Now(), r.CutOff(), time.Minute)
 		refuse(nil, "p")
 		after(10 * time.Second)
+		require.Zero(t, r.CutOff())
 		refuse(nil, "q") // whose connection was tried again later
 		after(time.Minute)
 		require.Empty(t, w.did())
@@ -134,10 +137,21 @@ func TestAConchThatIsCutOff(t *testing.T) {
 		refuse(refused, "q")
 		after(10 * time.Second)
 		require.Equal(t, []string{"kill q", "start q", "load a on q"}, w.did())
+		require.Zero(t, r.CutOff())
 
+		w.mu.Lock()
+		w.startErr["p"], w.startErr["q"] = refused, refused
+		w.mu.Unlock()
 		refuse(refused, "p", "q")
-		after(3 * time.Minute)
+		began := time.Now()
+		after(10 * time.Minute)
 		require.Subset(t, w.did(), []string{"kill p", "kill q"}, "it lasts")
+		require.WithinDuration(t, began, r.CutOff(), time.Minute, "what was started since does not answer, either")
+		w.mu.Lock()
+		delete(w.startErr, "p")
+		w.mu.Unlock()
+		after(2 * time.Minute)
+		require.Zero(t, r.CutOff())
 	})
 }
 

@@ -26,6 +26,7 @@ const (
 // answered takes in that a server has answered a probe that was sent at a time.
 func (l *loop) answered(v *server, at time.Time) {
 	v.answered, v.silent = at, nil
+	l.r.cut.Store(nil)
 	delete(l.mutes, v)
 	for m := range l.mutes {
 		if decide.NodeOf(m.GPU) != decide.NodeOf(v.GPU) && m.silent.during(at) {
@@ -57,6 +58,10 @@ func (l *loop) mute(v *server, at time.Time, reason string) {
 			elsewhere, heard = true, heard || v.silent.during(o.answered)
 		}
 	}
+	if all && elsewhere && !heard && l.r.cut.Load() == nil {
+		now := time.Now()
+		l.r.cut.Store(&now)
+	}
 	switch {
 	case !elsewhere || time.Since(v.silent.since) >= cutOff:
 		l.cutSince = time.Time{}
@@ -69,6 +74,15 @@ func (l *loop) mute(v *server, at time.Time, reason string) {
 	if first && v.Broken == "" {
 		l.r.o.Logger.Warn("a server does not answer; it is taken for broken once one of another node does", "partition", v.Partition, "reason", reason)
 	}
+}
+
+// CutOff is since when no server of any node has answered this conch, those of before and those that were started meanwhile; zero where one does, or none is wanted. It
+// is not known where all are on one node.
+func (r *Reconciler) CutOff() time.Time {
+	if since := r.cut.Load(); since != nil {
+		return *since
+	}
+	return time.Time{}
 }
 
 // during reports whether a time is in the last probe that was not answered.

@@ -50,8 +50,11 @@ type Cluster struct {
 	// front hands requests on for as long as another conch leads; nil where none are.
 	front *handon.Front
 	drain time.Duration
-	lost  chan error
-	log   *slog.Logger
+	// reaching is what Reaching was given, and asideFrom, Run's alone, when this conch may look again whether it steps aside.
+	reaching  atomic.Pointer[func() time.Time]
+	asideFrom time.Time
+	lost      chan error
+	log       *slog.Logger
 }
 
 // New reaches the cluster and follows the release's state, which another conch may lead. Requests of clients wait until it is known who leads. Connections bounds
@@ -303,14 +306,26 @@ func (c *Cluster) Fence() func() error {
 	return c.Owns
 }
 
+// lead waits until ctx ends, or this conch may not lead any more, as the error says.
+func (c *Cluster) lead(ctx context.Context) error {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-c.lost:
+			return err
+		case <-look.C:
+			c.mayStepAside()
+		}
+	}
+}
+
 // Run implements component.Component: it fails once this conch has led and another does, or the state is not its any more. Whoever led has connections, queues and leases on places that are the
 // other's by now: it ends, and follows from the beginning once it is started again.
 func (c *Cluster) Run(ctx context.Context) error {
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-c.lost:
-	}
+	err := c.lead(ctx)
 	if unwritten := c.Store.Close(); unwritten != nil {
 		c.log.Warn("what happened last is not in the release's state", "error", unwritten)
 	}

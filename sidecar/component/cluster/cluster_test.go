@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -231,6 +232,76 @@ func TestAnotherLeads(t *testing.T) {
 		require.ErrorContains(t, <-ended, "another conch, second, leads release conch by now: this one ends")
 		require.ErrorIs(t, first.Store.Write(plan("first's")), kubernetes.ErrNotLeading)
 		second.end(t)
+	})
+}
+
+// A replica that reaches no server steps aside, for another one that may. Where that one does not, either, it does so later, and later the next time.
+func TestAReplicaThatReachesNoServer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAPI(t)
+		var reaches atomic.Bool
+		cut := time.Now()
+		var leaders []string
+		run := func(name string) *replica {
+			r := a.replica(name, "")
+			r.Reaching(func() time.Time {
+				if reaches.Load() {
+					return time.Time{}
+				}
+				return cut
+			})
+			r.lead(t)
+			return r
+		}
+		began := time.Now()
+		now, next := run("first"), (*replica)(nil)
+		require.NoError(t, <-now.led)
+		for i := range 3 {
+			next = run(fmt.Sprint("next-", i))
+			require.ErrorContains(t, now.Run(t.Context()), "this one ends")
+			require.NoError(t, <-next.led)
+			leaders = append(leaders, time.Since(began).Round(time.Minute).String())
+			now = next
+		}
+		require.Equal(t, []string{"1m0s", "5m0s", "13m0s"}, leaders)
+		ended := make(chan error, 1)
+		life, stop := context.WithCancel(t.Context())
+		go func() { ended <- now.Run(life) }()
+		time.Sleep(15 * time.Minute)
+		reaches.Store(true)
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, now.Owns())
+		stop()
+		require.NoError(t, <-ended)
+		now.stop()
+	})
+}
+
+// A replica that reaches no server and is alone leads on.
+func TestTheOnlyReplicaReachesNoServer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAPI(t)
+		r := a.replica("first", "")
+		cut := time.Now()
+		r.Reaching(func() time.Time { return cut })
+		r.lead(t)
+		require.NoError(t, <-r.led)
+		life, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(life) }()
+		aside := 0
+		for began := time.Now(); time.Since(began) < 20*time.Minute; time.Sleep(time.Second) {
+			if r.Owns() != nil {
+				aside++
+				time.Sleep(10 * time.Second)
+				require.NoError(t, r.Owns())
+			}
+		}
+		require.Equal(t, 3, aside, "after 1, 5 and 13 minutes")
+		require.NoError(t, r.Store.Write(plan("1")))
+		stop()
+		require.NoError(t, <-ended)
+		r.stop()
 	})
 }
 

@@ -63,10 +63,12 @@ type Lease struct {
 	// renewed is when the last renewal that succeeded was asked for; nil: none is in force.
 	renewed atomic.Pointer[moment]
 	wall    func() time.Time
-	led     chan struct{}
-	first   sync.Once
-	stop    context.CancelFunc
-	ended   sync.WaitGroup
+	// aside ends this conch's turn.
+	aside atomic.Pointer[context.CancelFunc]
+	led   chan struct{}
+	first sync.Once
+	stop  context.CancelFunc
+	ended sync.WaitGroup
 
 	watching sync.Mutex
 	others   *coordination.Lease // as the watch saw it last, at heard; nil: it is to be asked for
@@ -117,7 +119,18 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 	}
 	l.ended.Go(func() {
 		for life.Err() == nil {
-			elector.Run(life)
+			turn, end := context.WithCancel(life)
+			l.aside.Store(&end)
+			elector.Run(turn)
+			aside := turn.Err() != nil
+			end()
+			if !aside {
+				continue
+			}
+			select {
+			case <-life.Done():
+			case <-time.After(l.duration):
+			}
 		}
 	})
 	select {
@@ -237,6 +250,14 @@ func (l *Lease) Release() {
 	l.stop()
 	l.ended.Wait()
 	l.renewed.Store(nil)
+}
+
+// StepAside gives the lease back, and asks for it again only after the time for which it lasts: another conch that waits has it by then, and Lost is called. Where none does,
+// this one leads on.
+func (l *Lease) StepAside() {
+	if end := l.aside.Load(); end != nil {
+		(*end)()
+	}
 }
 
 // renewing notes when the lease was renewed: when that was asked for, since the answer may be late. It asks the API server only where there is need to.
