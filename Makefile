@@ -272,7 +272,7 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy proxy-triton instant overload sizing merge live pipelines-live policies-live fidelity watch swaps hop owners estimator estimator-whole
+BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy proxy-triton instant overload sizing merge live pipelines-live policies-live placements-live fidelity watch swaps hop owners estimator estimator-whole
 # What BENCH=live runs: what advise says of ten loads is written down before any of them is measured.
 LIVE := advise advise-unseen live-1on4 live-8on4 live-overlap mix mix-unseen
 PIPELINES_LIVE := $(addprefix pipelines-live-,chain urgent detector diamond)

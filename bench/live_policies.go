@@ -97,8 +97,9 @@ func addLive(r *figure.Report, name string, runs []comparison) {
 	r.AddRuns(name+".executions", values["executions"], "1/s", "live")
 }
 
-// playScene serves one scene live, once its policy has taken over under load, and simulates it: at the rates that the plan is for, and over them.
-func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planned, over comparison, err error) {
+// served starts conch with a scene's models, has the scene's policy take over under load, and calls do once its plan serves; base has what was measured
+// of requests that were alone.
+func (b *bench) served(ctx context.Context, s liveScene, seed uint64, do func(conch *rig.Conch, base comparison, plan *policy.Plan) error) (err error) {
 	models := rig.Emulated(s.models()...)
 	await := models.Names()
 	if s.app != nil {
@@ -108,12 +109,12 @@ func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planne
 		Bin: b.bin, Server: b.server, Models: models, Await: await, GPUs: s.gpus, Late: "drop", Settings: s.settings(),
 	})
 	if err != nil {
-		return planned, over, err
+		return err
 	}
 	defer func() { err = errors.Join(err, conch.Close()) }()
 	admin, err := client.New(conch.Admin)
 	if err != nil {
-		return planned, over, err
+		return err
 	}
 	defer admin.Close()
 
@@ -124,27 +125,36 @@ func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planne
 	base.delays.machineLoad = loadAverage()
 	// Models that still load and warm up take turns with what is to be measured alone.
 	if err := awaitReady(ctx, admin); err != nil {
-		return planned, over, err
+		return err
 	}
 	if err := base.delays.measure(ctx, conch, admin, models, s.times(float64(loneEvery)/float64(time.Millisecond))); err != nil {
-		return planned, over, err
+		return err
 	}
 	plan, err := s.underLoad(ctx, conch, admin, seed, b.livePhases().learn)
 	if err != nil {
-		return planned, over, err
+		return err
 	}
 	base.partitions = len(plan.GetPartitions())
 	b.say(fmt.Sprintf("%s: %s", s.policy, placed(plan)))
-	if planned, err = b.playAt(ctx, conch, s, base, plan, s.policy, 1, seed+1000); err != nil {
-		return planned, over, err
-	}
-	if over, err = b.playAt(ctx, conch, s, base, plan, s.policy+", overloaded", s.overload, seed+2000); err != nil {
-		return planned, over, err
+	if err := do(conch, base, plan); err != nil {
+		return err
 	}
 	now, err := planOf(ctx, admin)
 	if err == nil && placed(now) != placed(plan) {
 		err = fmt.Errorf("the plan changed while it was measured: %s, then %s", placed(plan), placed(now))
 	}
+	return err
+}
+
+// playScene serves one scene live and simulates it: at the rates that the plan is for, and over them.
+func (b *bench) playScene(ctx context.Context, s liveScene, seed uint64) (planned, over comparison, err error) {
+	err = b.served(ctx, s, seed, func(conch *rig.Conch, base comparison, plan *policy.Plan) error {
+		if planned, err = b.playAt(ctx, conch, s, base, plan, s.policy, 1, seed+1000); err != nil {
+			return err
+		}
+		over, err = b.playAt(ctx, conch, s, base, plan, s.policy+", overloaded", s.overload, seed+2000)
+		return err
+	})
 	return planned, over, err
 }
 

@@ -18,6 +18,7 @@ import (
 
 // liveScene is a load for one policy, small enough for real tritonservers on two cores: at most eight partitions and 300 executions a second.
 type liveScene struct {
+	name       string // where several policies meet in it
 	policy     string
 	parameters map[string]string
 	gpus       int

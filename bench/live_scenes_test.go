@@ -5,6 +5,7 @@ package main
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,4 +58,28 @@ func TestLiveScenes(t *testing.T) {
 			require.Less(t, bad, .25)
 		})
 	}
+}
+
+// TestJudgedScenes: in the simulator some policies hold a scene's load and others do not, and all plans are within what two cores serve live.
+func TestJudgedScenes(t *testing.T) {
+	scenes := judgedScenes()
+	require.Len(t, scenes, 3)
+	for _, s := range scenes {
+		t.Run(s.name, func(t *testing.T) {
+			s.stretch = defaultStretch
+			unseen := s.snapshot()
+			unseen.Seed++
+			var bad []float64
+			for _, p := range livePolicies() {
+				s.policy, s.parameters = p.policy, p.parameters
+				bad = append(bad, badRate(t, s, unseen))
+			}
+			require.Less(t, slices.Min(bad), .02)
+			require.Greater(t, slices.Max(bad), .05)
+		})
+	}
+}
+
+func TestOverBest(t *testing.T) {
+	require.InDelta(t, 1.25, overBest(map[string][]float64{ours: {90, 110}, simplest: {70, 90}, "usher": {50}}), 1e-9)
 }

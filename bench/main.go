@@ -107,6 +107,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("placements", "Placement policies in the simulator: what each holds on fixed GPUs, and how many it needs and what they cost on elastic ones; --only SCENARIO", b.placementMatrix)
 	measure("placements-judges", "Loads that placement policies hold in the simulator once they have what conch has, its search and its beginnings, and with profiles that are wrong; --only SCENARIO", b.placementJudges)
 	measure("policies-live", "Policies on real tritonservers that emulate partitions with interference, and the simulator with the same plan and arrivals; --only POLICY", b.policiesLive)
+	measure("placements-live", "What plans of policies serve on real tritonservers in three scenes, at the same load and arrivals, and in the simulator; --only SCENE", b.placementsLive)
 	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
 	measure("swaps", "What requests notice of ten changes of the route table a second, with a thousand models", b.besideSwaps)
 	measure("watch", "What it costs conch to be watched by ten clients, under load", b.watching)

@@ -11,10 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
+	"golang.org/x/sync/errgroup"
 )
 
 // cell is one goodput to search for.
