@@ -124,7 +124,7 @@ func (w *World) rules(d *policy.Dispatch) (queue.Discipline, *queue.DropPolicy, 
 		return nil, nil, err
 	}
 	var drop *queue.DropPolicy
-	if w.Adaptive != nil && chosen.Name() == queue.Names()[0] {
+	if w.Adaptive != nil && cmp.Or(d.GetDiscipline(), queue.Names()[0]) == queue.Names()[0] {
 		chosen, drop = queue.Adaptive(*w.Adaptive)
 	}
 	if d.GetDropPolicy() != "" {

@@ -49,5 +49,4 @@ func adaptiveKind() Kind {
 	}
 }
 
-func (adaptiveDiscipline) Name() string        { return "adaptive" }
 func (adaptiveDiscipline) DefaultDrop() string { return "reserve" }

@@ -329,14 +329,13 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "adaptive", simulated.Names()[0])
 	d, err := simulated.New("", nil)
 	require.NoError(t, err)
-	require.Equal(t, "adaptive", d.Name())
+	require.Equal(t, "reserve", d.DefaultDrop(), "of adaptive alone")
 	for _, x := range simulated.Kinds() {
 		require.NotEmpty(t, x.Help, x.Name)
 		_, err := queue.NewDropPolicy(x.DefaultDrop)
 		require.NoError(t, err, x.Name)
 		d, err := simulated.New(x.Name, nil)
 		require.NoError(t, err)
-		require.Equal(t, x.Name, d.Name())
 		require.Equal(t, x.DefaultDrop, d.DefaultDrop())
 	}
 	_, err = simulated.New("lifo", nil)

@@ -28,7 +28,6 @@ func deferredKind() Kind {
 	}
 }
 
-func (deferred) Name() string        { return "deferred" }
 func (deferred) DefaultDrop() string { return "window" }
 
 func (deferred) Exec(now Time, l *Load) Time {

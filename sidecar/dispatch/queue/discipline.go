@@ -21,8 +21,6 @@ type Load = adaptive.Load
 // Discipline chooses when a candidate may start. It holds no state, so one
 // value may serve any number of models.
 type Discipline interface {
-	// Name is the name that NewDiscipline knows it by.
-	Name() string
 	// Exec returns the moment from which the candidate may start; now or
 	// earlier means at once. It is called whenever the candidate changes.
 	Exec(now Time, l *Load) Time

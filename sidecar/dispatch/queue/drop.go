@@ -27,9 +27,6 @@ type DropPolicy struct {
 	surgeLoad func(now Time, l *Load, waiting int) float64
 }
 
-// Name is the name that NewDropPolicy knows it by.
-func (p *DropPolicy) Name() string { return p.name }
-
 func holdNothing(*Load, float64) (int, Time) { return 1, 0 }
 
 // reserve is Conch's own: the window drop with a reserve. No request is given up for a

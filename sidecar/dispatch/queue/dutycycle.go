@@ -46,7 +46,6 @@ func dutyCycleKind() Kind {
 	}
 }
 
-func (dutyCycle) Name() string                { return "duty-cycle" }
 func (dutyCycle) DefaultDrop() string         { return "window" }
 func (dutyCycle) Exec(now Time, _ *Load) Time { return now }
 func (dutyCycle) Size(rows int) int           { return rows }

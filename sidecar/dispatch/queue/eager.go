@@ -20,6 +20,5 @@ func eagerKind() Kind {
 	}
 }
 
-func (eager) Name() string                { return "eager" }
 func (eager) DefaultDrop() string         { return "window" }
 func (eager) Exec(now Time, _ *Load) Time { return now }

@@ -25,8 +25,6 @@ func targetKind() Kind {
 	}
 }
 
-func (target) Name() string { return "target" }
-
 func (t target) Exec(now Time, l *Load) Time {
 	if l.Rows >= l.Model.Reach {
 		return now

@@ -31,7 +31,6 @@ func timeoutKind() Kind {
 	}
 }
 
-func (timeout) Name() string        { return "timeout" }
 func (timeout) DefaultDrop() string { return "none" }
 
 func (t timeout) Exec(now Time, l *Load) Time {

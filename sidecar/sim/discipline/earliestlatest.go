@@ -51,7 +51,6 @@ func earliestLatestKind() queue.Kind {
 	}
 }
 
-func (*earliestLatest) Name() string                                  { return "earliest-latest" }
 func (*earliestLatest) DefaultDrop() string                           { return "prefix" }
 func (*earliestLatest) Exec(now queue.Time, _ *queue.Load) queue.Time { return now }
 

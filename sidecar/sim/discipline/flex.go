@@ -49,7 +49,6 @@ func flexKind() queue.Kind {
 	}
 }
 
-func (flex) Name() string                                  { return "flex" }
 func (flex) DefaultDrop() string                           { return "prefix" }
 func (flex) Exec(now queue.Time, _ *queue.Load) queue.Time { return now }
 func (flex) Rank(l *queue.Load) queue.Time                 { return queue.Time(-l.Rows) }
