@@ -110,9 +110,9 @@ func (d *Dispatcher) awaitVariant(c *call, r *batch.Request, f *found) (a answer
 	if a, ok := c.admitted(); !ok {
 		return a, false
 	}
-	how := c.await(f.in.superseded, 0)
+	how := c.await(f.in.superseded)
 	late := refusal(reasonNoVariant, status.Errorf(codes.Unavailable, "no variant of '%s' that meets the request runs, and none was started in time", r.Model))
-	return c.gaveUp(how, reasonLoadTimeout, late), how == changed
+	return c.gaveUp(how, late), how == changed
 }
 
 // elsewhere resolves a call again whose model has left the table since the call

@@ -131,9 +131,9 @@ func (l *loads) until(t *ticket, model string, ready func() (bool, error)) (a an
 			return answer{err: err}, ok
 		}
 		l.ask(model, pending)
-		if how := t.await(on, 0); how != changed {
+		if how := t.await(on); how != changed {
 			late := status.Errorf(codes.Unavailable, "Request for model '%s' waited %v for it to be loaded (demand.wait)", model, l.patience)
-			return t.gaveUp(how, reasonLoadTimeout, refusal(reasonLoadTimeout, late)), false
+			return t.gaveUp(how, refusal(reasonLoadTimeout, late)), false
 		}
 		l.mu.Lock()
 		denial := pending.denial

@@ -121,7 +121,7 @@ type waited uint8
 const (
 	// changed: what was waited for may have come.
 	changed waited = iota
-	// waitExpired: the ticket's deadline, or the sooner one of this wait, has passed.
+	// waitExpired: the ticket's deadline has passed.
 	waitExpired
 	// waitLeft: the caller's context has ended.
 	waitLeft
@@ -129,12 +129,9 @@ const (
 	waitStopped
 )
 
-// await waits until a channel is closed, for the deadline of the ticket at most, and no longer than limit; 0: there is no such limit.
-func (t *ticket) await(on <-chan struct{}, limit time.Duration) waited {
+// await waits until a channel is closed, for the deadline of the ticket at most.
+func (t *ticket) await(on <-chan struct{}) waited {
 	patience := t.until.Sub(t.d.clock.Now())
-	if limit > 0 {
-		patience = min(patience, limit)
-	}
 	passed := make(chan struct{})
 	defer t.d.clock.After(max(0, patience), func() { close(passed) }).Stop()
 	select {
@@ -150,14 +147,14 @@ func (t *ticket) await(on <-chan struct{}, limit time.Duration) waited {
 }
 
 // gaveUp is the answer to a ticket that waited in vain. Patience is the answer where its own timeout was not what ended the wait.
-func (t *ticket) gaveUp(how waited, reason string, patience answer) answer {
+func (t *ticket) gaveUp(how waited, patience answer) answer {
 	switch {
 	case how == waitLeft:
 		return gone(t.ctx)
 	case how == waitStopped:
 		return refusal(reasonDraining, errDraining)
 	case t.timedOut():
-		return answer{err: errExpired, result: Dropped, reason: reason}
+		return answer{err: errExpired, result: Dropped, reason: reasonLoadTimeout}
 	}
 	return patience
 }
@@ -171,7 +168,7 @@ func (t *ticket) lease(model string, h router.Hints) (router.Lease, answer) {
 		}
 		how := waitExpired
 		if on != nil {
-			how = t.await(on, 0)
+			how = t.await(on)
 		}
 		switch {
 		case how == changed, how == waitStopped && on != nil: // the router is closed then, too

@@ -100,11 +100,11 @@ func parameterNames(ps []Parameter) string {
 	return strings.Join(names, ", ")
 }
 
-// durationParameter reads a Go duration such as "2ms".
-func durationParameter(params map[string]string, name string, fallback time.Duration) (Time, error) {
+// durationParameter reads a Go duration such as "2ms"; 0 where there is none.
+func durationParameter(params map[string]string, name string) (Time, error) {
 	text, ok := params[name]
 	if !ok {
-		return Time(fallback), nil
+		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {

@@ -37,7 +37,7 @@ func dutyCycleKind() Kind {
 			}},
 		},
 		New: func(params map[string]string) (Discipline, error) {
-			c, err := durationParameter(params, cycle, 0)
+			c, err := durationParameter(params, cycle)
 			if err != nil {
 				return nil, err
 			}

@@ -22,7 +22,7 @@ func timeoutKind() Kind {
 			}},
 		},
 		New: func(params map[string]string) (Discipline, error) {
-			k, err := durationParameter(params, delay, 0)
+			k, err := durationParameter(params, delay)
 			if err != nil {
 				return nil, err
 			}
