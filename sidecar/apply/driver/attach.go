@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -41,8 +40,6 @@ type AttachOptions struct {
 	Endpoints []AttachEndpoint
 	// Credentials are how the servers' gRPC is reached; nil means in the clear.
 	Credentials credentials.TransportCredentials
-	// Dir keeps what is given back with HandBack.
-	Dir string
 	// Health says how often each server is looked at, and how long it may take to
 	// answer. What it serves is read as often.
 	Health      Health
@@ -54,8 +51,7 @@ type AttachOptions struct {
 // and stops nothing. A server that dies, hangs or goes away is reported down,
 // and up when it is back, by whatever hand.
 type Attached struct {
-	o         AttachOptions
-	originals *originals
+	o AttachOptions
 
 	mu        sync.Mutex
 	endpoints []*endpoint // never changed in place
@@ -75,10 +71,6 @@ func NewAttached(o AttachOptions) (*Attached, error) {
 		o.LoadTimeout = 5 * time.Minute
 	}
 	d := &Attached{o: o}
-	var err error
-	if d.originals, err = openOriginals(filepath.Join(o.Dir, "originals.json")); err != nil {
-		return nil, err
-	}
 	if err := d.Set(o.Endpoints); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -116,7 +108,6 @@ func (d *Attached) Set(endpoints []AttachEndpoint) error {
 	watched, changed := d.life != nil, d.changed
 	d.mu.Unlock()
 	for _, e := range left {
-		errs = append(errs, d.originals.forget(e.at.GRPC))
 		if e.retire(); !watched {
 			errs = append(errs, e.client.Close())
 		}
@@ -274,9 +265,10 @@ func (d *Attached) States(ctx context.Context) ([]EndpointState, error) {
 		if err := e.await(ctx, func() bool { return e.tried }); err != nil {
 			return nil, err
 		}
-		state, kept := e.state(), d.originals.of(e.at.GRPC)
-		for i := range state.Models {
-			state.Models[i].Original = kept[state.Models[i].Name]
+		state := e.state()
+		state.Models = slices.Clone(state.Models)
+		for i, m := range state.Models {
+			state.Models[i].Original, state.Models[i].Config = original(m.Config), unmarked(m.Config)
 		}
 		states = append(states, state)
 	}

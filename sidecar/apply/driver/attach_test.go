@@ -65,13 +65,13 @@ func someone(t *testing.T, control minitriton.Control, load ...string) *others {
 var watchful = Health{Period: 10 * time.Millisecond, Deadline: 30 * time.Second}
 
 // attachTo makes a driver in front of servers, and a channel that tells of changes.
-func attachTo(t *testing.T, dir string, health Health, all ...*others) (*Attached, chan string) {
+func attachTo(t *testing.T, health Health, all ...*others) (*Attached, chan string) {
 	t.Helper()
 	var endpoints []AttachEndpoint
 	for i, o := range all {
 		endpoints = append(endpoints, AttachEndpoint{GPU: string(rune('A' + i)), Endpoint: o.at})
 	}
-	d, err := NewAttached(AttachOptions{Endpoints: endpoints, Dir: dir, Health: health})
+	d, err := NewAttached(AttachOptions{Endpoints: endpoints, Health: health})
 	require.NoError(t, err)
 	changes := make(chan string, 100)
 	d.Watch(func(reason string) { changes <- reason })
@@ -97,7 +97,7 @@ func names(s EndpointState) []string {
 func TestAttachFollowsTheIndex(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")
-	d, changes := attachTo(t, t.TempDir(), watchful, o)
+	d, changes := attachTo(t, watchful, o)
 	states, err := d.States(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, names(states[0]))
@@ -120,7 +120,7 @@ func TestAttachFollowsTheIndex(t *testing.T) {
 func TestAttachFollowsWhatTheIndexLeavesOut(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")
-	d, _ := attachTo(t, t.TempDir(), watchful, o)
+	d, _ := attachTo(t, watchful, o)
 	client, err := triton.Dial(o.at.GRPC)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close()) }()
@@ -164,7 +164,7 @@ func TestAttachTellsOfAWrongAddress(t *testing.T) {
 	}{{nobody, o.at.Metrics, []string{"HTTP"}}, {o.at.HTTP, nobody, []string{"metrics"}}, {"", "", nil}, {o.at.HTTP, o.at.Metrics, nil}} {
 		wrong := *o
 		wrong.at.HTTP, wrong.at.Metrics = c.http, c.metrics
-		d, changes := attachTo(t, t.TempDir(), watchful, &wrong)
+		d, changes := attachTo(t, watchful, &wrong)
 		<-changes // it serves a model
 		if c.shut != nil {
 			require.Contains(t, <-changes, "does not answer")
@@ -185,7 +185,7 @@ func TestAttachTellsOfAWrongAddress(t *testing.T) {
 func TestAttachReportsDeathAndReturn(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a", "b")
-	d, _ := attachTo(t, t.TempDir(), watchful, o)
+	d, _ := attachTo(t, watchful, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
 	s := attachPartition(t, d, "A")
@@ -216,7 +216,7 @@ func TestAttachFindsAServerThatHangs(t *testing.T) {
 	o.at.GRPC = gate.address
 	hasty := watchful
 	hasty.Deadline = 3 * time.Second
-	d, _ := attachTo(t, t.TempDir(), hasty, o)
+	d, _ := attachTo(t, hasty, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
 	s := attachPartition(t, d, "A")
@@ -228,12 +228,11 @@ func TestAttachFindsAServerThatHangs(t *testing.T) {
 }
 
 // The delay of batching is taken from models that are wanted, and given back as it was: by
-// another driver too, as after a restart of conch. Twice is once.
+// another driver too, as one in a Pod that replaces another's, which has nothing of the first but what the servers say. Twice is once.
 func TestAttachTakesOverAndHandsBack(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a", "b")
-	dir := t.TempDir()
-	d, _ := attachTo(t, dir, watchful, o)
+	d, _ := attachTo(t, watchful, o)
 	before, err := d.States(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 700, before[0].Models[0].Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
@@ -248,11 +247,13 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 	require.NotNil(t, left, "callers that do not come through conch are batched")
 	require.Zero(t, left.GetMaxQueueDelayMicroseconds())
 	require.EqualValues(t, 700, now[0].Models[0].Batching().GetMaxQueueDelayMicroseconds(), "that is its operator's")
+	require.True(t, proto.Equal(before[0].Models[0].Config, now[0].Models[0].Original))
+	require.Equal(t, len(before[0].Models[0].Config.GetParameters()), len(now[0].Models[0].Config.GetParameters()), "how it is kept is nobody's business")
 	require.EqualValues(t, 700, now[0].Models[1].Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds(), "b was not wanted")
 	d.Look(t.Context())
 	require.Empty(t, d.TakeOver(t.Context(), only), "what the server makes of it is not taken again")
 
-	again, _ := attachTo(t, dir, watchful, o)
+	again, _ := attachTo(t, watchful, o)
 	_, err = again.States(t.Context())
 	require.NoError(t, err)
 	require.Len(t, again.HandBack(t.Context(), true), 1)
@@ -274,7 +275,7 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 func TestAttachLeavesAServerWithoutControl(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlNone)
-	d, _ := attachTo(t, t.TempDir(), watchful, o)
+	d, _ := attachTo(t, watchful, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
 	every := func(string) bool { return true }
@@ -362,7 +363,7 @@ func TestAttachToAnotherPort(t *testing.T) {
 		o.at.Metrics: o.at.Metrics + " is the metrics port of a Triton, and conch wants its gRPC port: " + beside(o.at.Metrics, -1) + ", unless its operator has moved it",
 		stranger:     stranger + " speaks HTTP and no gRPC, and conch wants the gRPC port of a Triton",
 	} {
-		d, _ := attachTo(t, t.TempDir(), watchful, &others{at: Endpoint{GRPC: address}})
+		d, _ := attachTo(t, watchful, &others{at: Endpoint{GRPC: address}})
 		states, err := d.States(t.Context())
 		require.NoError(t, err)
 		require.False(t, states[0].Up)
@@ -374,7 +375,7 @@ func TestAttachToAnotherPort(t *testing.T) {
 func TestAttachSetsOtherServers(t *testing.T) {
 	t.Parallel()
 	one, two := someone(t, minitriton.ControlExplicit, "a"), someone(t, minitriton.ControlExplicit, "a")
-	d, changes := attachTo(t, t.TempDir(), watchful, one)
+	d, changes := attachTo(t, watchful, one)
 	await := func() { // a change may be told in several parts
 		select {
 		case <-changes:

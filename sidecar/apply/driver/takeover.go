@@ -5,15 +5,9 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -32,8 +26,36 @@ import (
 // itself reported, with that field empty: what does not come through conch's queue, such as
 // steps of ensembles that are left to the server, and calls of others, is batched
 // there as before, without the delay. Triton changes over without losing a request
-// and keeps the override until the model is unloaded or its files change. What it
-// reported before is kept on disk, so that it can be given back.
+// and keeps the override until the model is unloaded or its files change. The dynamic_batching that
+// it reported before is a parameter of the override, so that any conch can give it back, such as one whose Pod has replaced
+// another's, and that it is known as long as the override is in force.
+
+// originalParameter of an override is the dynamic_batching that it replaces, as JSON.
+const originalParameter = "conch_original_dynamic_batching"
+
+// original is a configuration as it was before takeOver; nil where it is not one that takeOver made, or others have given it batching since.
+func original(c *tritonpb.ModelConfig) *tritonpb.ModelConfig {
+	kept, marked := c.GetParameters()[originalParameter]
+	batching := &tritonpb.ModelDynamicBatching{}
+	if now := c.GetDynamicBatching(); !marked || now != nil && !triton.BatchesAtOnce(now) || (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(kept.GetStringValue()), batching) != nil {
+		return nil
+	}
+	before := unmarked(c)
+	before.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: batching}
+	return before
+}
+
+// unmarked is a configuration without originalParameter.
+func unmarked(c *tritonpb.ModelConfig) *tritonpb.ModelConfig {
+	if _, marked := c.GetParameters()[originalParameter]; !marked {
+		return c
+	}
+	without := proto.CloneOf(c)
+	if delete(without.Parameters, originalParameter); len(without.Parameters) == 0 {
+		without.Parameters = nil
+	}
+	return without
+}
 
 // Handover is one model whose configuration was changed on its server, or would
 // be.
@@ -82,9 +104,14 @@ func (d *Attached) takeOver(ctx context.Context, e *endpoint, m Served) error {
 	}
 	without := proto.CloneOf(m.Config)
 	without.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: &tritonpb.ModelDynamicBatching{}}
-	if err := d.originals.keep(e.at.GRPC, m.Name, m.Config); err != nil {
-		return err
+	before, err := protojson.Marshal(m.Config.GetDynamicBatching())
+	if err != nil {
+		return fmt.Errorf("model %q: %w", m.Name, err)
 	}
+	if without.Parameters == nil {
+		without.Parameters = map[string]*tritonpb.ModelParameter{}
+	}
+	without.Parameters[originalParameter] = &tritonpb.ModelParameter{StringValue: string(before)}
 	return d.override(ctx, e, m.Name, without)
 }
 
@@ -119,31 +146,21 @@ func (d *Attached) override(ctx context.Context, e *endpoint, model string, conf
 func (d *Attached) HandBack(ctx context.Context, dry bool) []Handover {
 	var all []Handover
 	for _, e := range d.all() {
-		kept := d.originals.of(e.at.GRPC)
 		state := e.state()
-		for _, model := range slices.Sorted(maps.Keys(kept)) {
-			h := Handover{GPU: e.at.GPU, Endpoint: e.at.GRPC, Model: model, Change: "dynamic_batching given back as it was"}
-			if !state.Up {
-				h.Change, h.Err = "", fmt.Errorf("%w: %s; order it again once the server is back", ErrDown, state.Reason)
-				all = append(all, h)
+		for _, m := range state.Models {
+			before := original(m.Config)
+			if before == nil {
 				continue
 			}
-			i := slices.IndexFunc(state.Models, func(m Served) bool { return m.Name == model })
-			if i < 0 || state.Models[i].Config.GetDynamicBatching() != nil && !triton.BatchesAtOnce(state.Models[i].Config.GetDynamicBatching()) {
-				if !dry {
-					if h.Err = d.originals.drop(e.at.GRPC, model); h.Err != nil {
-						all = append(all, h)
-					}
-				}
-				continue
+			h := Handover{GPU: e.at.GPU, Endpoint: e.at.GRPC, Model: m.Name, Change: "dynamic_batching given back as it was"}
+			switch {
+			case !state.Up:
+				h.Err = fmt.Errorf("%w: %s; order it again once the server is back", ErrDown, state.Reason)
+			case !dry:
+				h.Err = d.override(ctx, e, m.Name, before)
 			}
-			if !dry {
-				if h.Err = d.override(ctx, e, model, kept[model]); h.Err == nil {
-					h.Err = d.originals.drop(e.at.GRPC, model)
-				}
-				if h.Err != nil {
-					h.Change = ""
-				}
+			if h.Err != nil {
+				h.Change = ""
 			}
 			all = append(all, h)
 		}
@@ -194,91 +211,4 @@ func (e *endpoint) learn(model string, c *tritonpb.ModelConfig) {
 		}
 	}
 	e.several = executionsOf(e.at.Executions, e.models)
-}
-
-// originals keeps, by endpoint and model, the configurations that were replaced.
-type originals struct {
-	path string
-
-	mu   sync.Mutex
-	kept map[string]map[string][]byte
-}
-
-func openOriginals(path string) (*originals, error) {
-	o := &originals{path: path, kept: map[string]map[string][]byte{}}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return o, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &o.kept)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("configurations to be given back: %w", err)
-	}
-	return o, nil
-}
-
-// keep writes down a configuration before it is replaced.
-func (o *originals) keep(endpoint, model string, c *tritonpb.ModelConfig) error {
-	wire, err := proto.Marshal(c)
-	if err != nil {
-		return err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.kept[endpoint] == nil {
-		o.kept[endpoint] = map[string][]byte{}
-	}
-	o.kept[endpoint][model] = wire
-	return o.save()
-}
-
-func (o *originals) drop(endpoint, model string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.kept[endpoint], model)
-	return o.save()
-}
-
-// forget drops all of a server that is gone: another one may get its address.
-func (o *originals) forget(endpoint string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.kept[endpoint] == nil {
-		return nil
-	}
-	delete(o.kept, endpoint)
-	return o.save()
-}
-
-func (o *originals) of(endpoint string) map[string]*tritonpb.ModelConfig {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	all := map[string]*tritonpb.ModelConfig{}
-	for model, wire := range o.kept[endpoint] {
-		c := &tritonpb.ModelConfig{}
-		if proto.Unmarshal(wire, c) == nil { // this program wrote it
-			all[model] = c
-		}
-	}
-	return all
-}
-
-// save replaces the file at once. Guarded by mu.
-func (o *originals) save() error {
-	text, err := json.Marshal(o.kept)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(o.path), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(o.path+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(o.path+".new", o.path)
-	}
-	if err != nil {
-		return fmt.Errorf("configurations to be given back: %w", err)
-	}
-	return nil
 }

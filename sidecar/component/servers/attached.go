@@ -42,7 +42,7 @@ func attach(c *config.Config, node *policy.Node, store *repo.Store, how credenti
 		}
 	}
 	d, err := driver.NewAttached(driver.AttachOptions{
-		Endpoints: endpoints, Dir: filepath.Join(c.State, "attached"), Health: Health(c), Credentials: how, Logger: log.With("part", "driver"),
+		Endpoints: endpoints, Health: Health(c), Credentials: how, Logger: log.With("part", "driver"),
 	})
 	if err != nil {
 		return nil, err
