@@ -21,6 +21,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "conch.handsOn" -}}
 {{- if and (eq .Values.mode "cluster") (not (dig "listen" "tls" "certificate" "" .Values.config)) (not (dig "listen" "reusePort" false .Values.config)) }}yes{{ end }}
 {{- end }}
+{{- /* Whether a new Pod takes requests beside the old one: every replica does, or Conch is alone before the servers of a Service. */ -}}
+{{- define "conch.surges" -}}
+{{- if or (include "conch.handsOn" .) .Values.attach.service }}yes{{ end }}
+{{- end }}
 {{- define "conch.replicas" -}}
 {{- if kindIs "invalid" .Values.replicas }}{{ ternary 2 1 (eq (include "conch.handsOn" .) "yes") }}{{ else }}{{ .Values.replicas }}{{ end }}
 {{- end }}
@@ -96,8 +100,8 @@ startupProbe: {httpGet: {path: /livez, {{ $probed }}}, periodSeconds: 2, failure
 {{- end }}
 readinessProbe: {httpGet: {path: /readyz, {{ $probed }}}, periodSeconds: 2}
 livenessProbe: {httpGet: {path: /livez, {{ $probed }}}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
-{{- if include "conch.handsOn" . }}
-# The Service sends new connections elsewhere before this replica shuts its doors.
+{{- if and (include "conch.surges" .) (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) }}
+# The Service sends new connections elsewhere before this Pod shuts its doors.
 lifecycle: {preStop: {sleep: {seconds: 5}}}
 {{- end }}
 resources: {{- toYaml (ternary .Values.serverResources .Values.resources (eq $own "yes")) | nindent 2 }}
