@@ -3,7 +3,11 @@
 
 package advice
 
-import "github.com/conch-serving/conch/plugins/policy"
+import (
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
 
 // GPUs says of the GPUs of nodes which serve under a plan, and which have no
 // partition in it. A GPU whose partitions are all down, or that is unavailable, is
@@ -46,9 +50,9 @@ func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStat
 	return serving, spare
 }
 
-// name is a GPU's id, with its node's where there are several.
+// name is a GPU's id, with its node's where there are several: in a cluster the id begins with that.
 func name(nodes []*policy.Node, n *policy.Node, g *policy.GPU) string {
-	if len(nodes) > 1 {
+	if len(nodes) > 1 && !strings.HasPrefix(g.GetId(), n.GetName()) {
 		return n.GetName() + "/" + g.GetId()
 	}
 	return g.GetId()
