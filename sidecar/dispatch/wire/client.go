@@ -61,9 +61,9 @@ type Client struct {
 	done   chan struct{}
 
 	// Of the goroutine that reads.
-	handledBytes int
-	taken        int64
-	lastBegun    uint32 // the last stream that a GOAWAY has named; 0: there was none
+	turns     turns
+	taken     int64
+	lastBegun uint32 // the last stream that a GOAWAY has named; 0: there was none
 
 	// Guarded by mu.
 	calls    map[uint32]*ClientCall

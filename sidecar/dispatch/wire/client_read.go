@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +29,7 @@ func (c *Client) read() error {
 			return err
 		}
 		h := readHead(c.in.take(headLen))
-		c.handledBytes += headLen + h.length
+		c.turns.add(headLen + h.length)
 		err := c.fields.allow(h)
 		switch {
 		case err != nil:
@@ -66,12 +65,12 @@ func (c *Client) fill(n int) error {
 		}
 		c.turn.End()
 		c.awaitRoom(math.MaxInt) // a server's answers make room for requests
-		if c.handledBytes > longTurn {
-			c.handledBytes = 0
-			runtime.Gosched()
-		}
+		c.turns.rest()
 		if err := c.in.more(); err != nil {
 			return err
+		}
+		if c.in.waited() {
+			c.turns.waited()
 		}
 		c.mu.Lock()
 		c.lastRead, c.asked = time.Now(), time.Time{}

@@ -12,7 +12,7 @@
 //
 // Frames are queued and leave with one writev for each connection and Turn: when the goroutine that reads has handled all that one read has brought. A
 // write never waits. What a socket does not take at once is written by a goroutine of its connection's own, so that a client that reads slowly holds up
-// nobody else. Reads and writes are system calls of which the runtime is not told where they are short (now.go). A goroutine that has handled much gives way (longTurn, longTime), and what it has to write beyond some data is left to such goroutines (longWrite), so
+// nobody else. Reads and writes are system calls of which the runtime is not told where they are short (now.go). A goroutine that has handled much gives way (longTurn, longTime), after more of it also to those for whose sockets something has come (askNetwork), and what it has to write beyond some data is left to such goroutines (longWrite), so
 // that long turns of one connection do not delay another's.
 //
 // # Bounds

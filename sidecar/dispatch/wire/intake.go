@@ -73,6 +73,12 @@ func newIntake(conn net.Conn, secure bool, pool mem.BufferPool) *intake {
 	return in
 }
 
+// waited reports whether the last read has waited, where the connection says so.
+func (in *intake) waited() bool {
+	w, ok := in.ready.(interface{ Waited() bool })
+	return ok && w.Waited()
+}
+
 // more reads. What is not taken stays.
 func (in *intake) more() error {
 	if in.chunk != nil && len(in.data) == 0 {

@@ -64,16 +64,16 @@ type serverConn struct {
 	turn   Turn
 
 	// Of the goroutine that reads.
-	handledBytes int       // since others had their turn
-	frames       int       // that were handled
-	began        time.Time // to handle what one read has brought
-	room         int64     // what the client may send on the connection
-	taken        int64     // of it, not given again yet
-	empty        int       // frames of no data in a row
-	concerned    int       // streams that changes of the initial window concerned since then
-	changed      time.Time
-	strikes      int // pings in a row that came too soon
-	pinged       time.Time
+	turns     turns
+	frames    int       // that were handled
+	began     time.Time // to handle what one read has brought
+	room      int64     // what the client may send on the connection
+	taken     int64     // of it, not given again yet
+	empty     int       // frames of no data in a row
+	concerned int       // streams that changes of the initial window concerned since then
+	changed   time.Time
+	strikes   int // pings in a row that came too soon
+	pinged    time.Time
 
 	// Guarded by mu.
 	streams    map[uint32]*stream
@@ -125,7 +125,7 @@ func (c *serverConn) serve() error {
 			return err
 		}
 		h := readHead(c.in.take(headLen))
-		c.handledBytes += headLen + h.length
+		c.turns.add(headLen + h.length)
 		err := c.fields.allow(h)
 		switch {
 		case err != nil:
@@ -169,6 +169,9 @@ func (c *serverConn) fill(n int) error {
 			}
 			return err
 		}
+		if c.in.waited() {
+			c.turns.waited()
+		}
 		c.began = time.Now()
 	}
 	return nil
@@ -196,10 +199,7 @@ func (c *serverConn) pause() {
 		inner.wake() // last, because it may wait
 	}
 	c.awaitRoom(mostQueued)
-	if c.handledBytes > longTurn {
-		c.handledBytes = 0
-		runtime.Gosched()
-	}
+	c.turns.rest()
 }
 
 // handle handles a frame that is whole.

@@ -27,6 +27,7 @@ type Socket struct {
 	buf         *[]byte // with what was read; nil if nothing was
 	got         int
 	readErr     error
+	tries       int
 
 	// Of who writes.
 	try, await func(fd uintptr) bool
@@ -60,6 +61,7 @@ func NewSocket(conn net.Conn) *Socket {
 		}
 	}
 	s.ready = func(fd uintptr) bool {
+		s.tries++
 		buf := s.pool.Get(s.size)
 		s.into = *buf
 		done := s.read(fd)
@@ -98,7 +100,7 @@ func (s *Socket) Read(p []byte) (int, error) {
 
 // ReadOnReady reads into a buffer that it takes from the pool once there is something to read: who waits holds none.
 func (s *Socket) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
-	s.size, s.pool, s.buf, s.got, s.readErr = size, pool, nil, 0, nil
+	s.size, s.pool, s.buf, s.got, s.readErr, s.tries = size, pool, nil, 0, nil, 0
 	err := s.raw.Read(s.ready)
 	buf := s.buf
 	s.pool, s.buf = nil, nil
@@ -107,6 +109,9 @@ func (s *Socket) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error
 	}
 	return nil, 0, s.ended(err)
 }
+
+// Waited reports whether the last ReadOnReady found nothing at first. It is for who reads.
+func (s *Socket) Waited() bool { return s.tries > 1 }
 
 // ended is the error of a read; nil: it has brought something.
 func (s *Socket) ended(err error) error {

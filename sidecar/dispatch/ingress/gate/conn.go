@@ -100,6 +100,9 @@ func (c *Conn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) 
 	return buf, n, nil
 }
 
+// Waited reports whether the last ReadOnReady found nothing at first. It is for who reads.
+func (c *Conn) Waited() bool { return c.socket != nil && c.socket.Waited() }
+
 // Write implements net.Conn. Every part of p must be taken within about Stall. It must not be called by two goroutines at once, like AwaitWrite: every protocol's
 // connection has one writer.
 func (c *Conn) Write(p []byte) (written int, err error) {

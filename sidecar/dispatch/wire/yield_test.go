@@ -1,0 +1,63 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A goroutine that asks the network gives way to those for whom something has come, though it is ready itself. On one processor, runtime.Gosched does not: the runtime looks at the
+// network where nobody else is ready.
+func TestAskNetwork(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer func() { _, _ = r.Close(), w.Close() }()
+	var got atomic.Int64
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for buf := make([]byte, 1); ; got.Add(1) {
+			if _, err := r.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+	for i := range int64(100) {
+		for range 10 { // until the other waits again
+			runtime.Gosched()
+		}
+		_, err := w.Write([]byte{0})
+		require.NoError(t, err)
+		for range 2 { // every 61st time, the runtime prefers who has given way
+			askNetwork()
+		}
+		require.Greater(t, got.Load(), i, "it is not its turn")
+	}
+	require.NoError(t, w.Close())
+	<-ended
+}
+
+// A goroutine that reads without a wait asks the network once it has handled so much, and one that waits does not.
+func TestTurnsAskTheNetwork(t *testing.T) {
+	var of turns
+	for range 2 * longNetwork / longTurn {
+		of.add(longTurn)
+		of.waited()
+		require.Zero(t, of.since)
+		of.rest()
+	}
+	for of.add(longTurn); of.since <= longNetwork; of.add(longTurn) {
+		before := of.since
+		of.rest()
+		require.Equal(t, before, of.since)
+	}
+	of.rest()
+	require.Zero(t, of.since)
+}
