@@ -6,5 +6,5 @@
 //
 // A model has one instance on each GPU of each server that serves it, and one queue for all of a server's. Of the instances that are idle the one that has
 // waited longest takes a batch, as Triton's do, although other models use its GPU and another GPU is idle. Batches execute on a GPU one after the other, in the
-// order in which their instances took them. Queue policies, priorities, ragged and variable shapes and the rate limiter are not simulated.
+// order in which their instances took them. What is left out: queue policies, priorities, ragged and variable shapes and the rate limiter.
 package triton
