@@ -23,10 +23,11 @@ import (
 )
 
 const (
-	// pipelineSeed drew the loads, once, from /dev/urandom, after the rules were chosen on 120 other draws.
-	pipelineSeed = 380428154
+	// pipelineSeed drew the loads. It is from /dev/urandom, drawn once, after the rules were chosen: loss on the 24 loads of seed 380428154, the others before
+	// those were seen.
+	pipelineSeed = 2174221142
 	// drawnPipelines is how many loads it draws.
-	drawnPipelines = 24
+	drawnPipelines = 48
 	// pipelineOverload is by how much the load of the second comparison is above what the first rule holds.
 	pipelineOverload = 1.5
 	// pipelineRequests is about how many a trial has.
@@ -36,7 +37,7 @@ const (
 )
 
 // stepRules are the rules of deadlines that are compared: Conch's first.
-var stepRules = [...]string{"present", "left", "waiting", "share", "end"}
+var stepRules = [...]string{"loss", "present", "left", "waiting", "share", "end"}
 
 // pipelineLoad is a scenario with pipelines, and about what it holds.
 type pipelineLoad struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ensemble"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
@@ -130,6 +131,7 @@ func (w *walk) beginStep(i int, last bool) bool {
 	}
 	if due := w.c.due; w.route.spec.Late == policy.LatePolicy_LATE_POLICY_DROP && after(w.d.clock.Now(), due) {
 		w.fail(answer{err: errExpired, result: Dropped, reason: queue.DropLate.String()})
+		w.lost(i)
 		return false
 	}
 	r := w.request(i)
@@ -227,6 +229,7 @@ func (w *walk) take(s *stepped) bool {
 		}
 		why := forward.Status(failure)
 		w.fail(answer{err: status.Errorf(why.Code(), "in ensemble '%s', %s", w.route.name, why.Message()), result: s.result, reason: s.reason})
+		w.lost(s.step)
 		return false
 	}
 	ended := s.ended
@@ -258,6 +261,14 @@ func (w *walk) fail(a answer) {
 	w.answer.resp, w.answer.err, w.answer.result, w.answer.reason = nil, a.err, a.result, a.reason
 }
 
+// lost notes that the walk has ended at a step, if that was for want of time and the step comes after others: what these have executed was in vain.
+func (w *walk) lost(step int) {
+	late := w.answer.result == Dropped && (w.answer.reason == queue.DropLate.String() || w.answer.reason == queue.DropWindow.String())
+	if late && len(w.route.graph.After(step)) > 0 {
+		w.d.queues.walked(w.route.model, true)
+	}
+}
+
 // gone is the answer to a caller whose context has ended.
 func (w *walk) gone() {
 	w.fail(answer{err: status.FromContextError(w.c.ctx.Err()).Err(), result: Cancelled})
@@ -282,6 +293,7 @@ func (w *walk) conclude() {
 	w.answer.resp = resp
 	now := w.d.clock.Now()
 	c.tally.walked(c.rows, now)
+	w.d.queues.walked(w.route.model, false)
 	w.d.o.Observer.Walked(Walk{Ensemble: w.route.name, Rows: c.rows, Ended: now, Took: now.Sub(c.begins), Steps: w.passage.End()})
 }
 
@@ -377,8 +389,8 @@ func (w *walk) serve(c *call, route *route, i int) answer {
 		route, queueable = loaded, c.queueable(loaded)
 	}
 	if c.due = (time.Time{}); !w.c.due.IsZero() {
-		expected, divided := d.queues.foreseen(w.route.graph, c.rows)
-		c.due = w.run.Due(i, expected, w.c.begins, w.c.due)
+		expected, divided, lost := d.queues.foreseen(w.route, c.rows)
+		c.due = w.run.Due(i, expected, lost, w.c.begins, w.c.due)
 		c.part = w.route.graph.Part(i, divided, cmp.Or(w.c.part, w.c.due.Sub(w.c.begins)))
 	}
 	a := d.serve(c, route, queueable)
@@ -420,12 +432,19 @@ func (c *call) finishStep(a *answer) {
 	}
 }
 
-// foreseen is how long each step of a graph is expected to execute at present, and the times in proportion to which the whole's time is divided among the
-// steps.
-func (q *queues) foreseen(g *ensemble.Graph, rows int) (expected, divided []time.Duration) {
+// foreseen is how long each step of an ensemble is expected to execute at present, the times in proportion to which the whole's time is divided among the
+// steps, and which part of the ensemble's requests is lost.
+func (q *queues) foreseen(whole *route, rows int) (expected, divided []time.Duration, lost forecast.Losses) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.expected(g, rows), q.dividing(g, rows)
+	return q.expected(whole.graph, rows), q.dividing(whole.graph, rows), whole.model.lost
+}
+
+// walked notes that a request of an ensemble was lost, or has come to its end.
+func (q *queues) walked(whole *model, lost bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	whole.lost.Add(lost)
 }
 
 // expected is how long each step executes at present: as long as the last steps that called its model did, with all that shared their executions, or, before

@@ -376,6 +376,43 @@ func TestWhatCannotMakeItIsDroppedAtItsFirstStep(t *testing.T) {
 	}
 }
 
+// TestUnderOverloadTheFirstStepDrops: what is dropped at the second step has cost an execution of the first. The more of that there was, the earlier a request is
+// given up. Here a fixed reserve would leave some tens of 4,000 requests an answer. An ensemble that serves late requests drops none.
+func TestUnderOverloadTheFirstStepDrops(t *testing.T) {
+	for _, late := range []policy.LatePolicy{policy.LatePolicy_LATE_POLICY_DROP, policy.LatePolicy_LATE_POLICY_SERVE} {
+		t.Run(late.String(), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				parts, o := inBubble(t, 1)
+				parts[0].asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
+					time.Sleep(10*time.Millisecond + time.Duration(r.Inputs[0].Shape[0])*10*time.Millisecond)
+				}
+				d, r := newDispatcher(t, o, ensembleTable(1, func(t *router.Table) {
+					t.Models["e"].SLO, t.Models["e"].Late = 500*time.Millisecond, late
+					for _, name := range []string{"m", "n"} {
+						t.Models[name].Late = policy.LatePolicy_LATE_POLICY_DROP
+					}
+				}, parts...))
+				for _, name := range []string{"m", "n"} {
+					profile := linear(10*time.Millisecond, 10*time.Millisecond)
+					profile.Model = name
+					d.SetProfile(profile)
+				}
+				var calls sync.WaitGroup
+				for i := range 4000 {
+					calls.Go(func() { _ = infer(t.Context(), t, d, uint32(i), 1, toModel("e")) })
+					time.Sleep(time.Second / 100)
+				}
+				calls.Wait()
+				if late == policy.LatePolicy_LATE_POLICY_SERVE {
+					require.Zero(t, r.count(t)[dispatch.Dropped])
+					return
+				}
+				require.Greater(t, r.count(t)[dispatch.OK], 1000, "of some 1,800 that one server could execute")
+			})
+		})
+	}
+}
+
 // TestBatchesOfStepsHaveTheTimeOfTheEnsemble: how large a batch may be follows from what the ensemble leaves a step, and not from the SLO of the step's model,
 // which may be a default that nobody thought of. Here batches of one, which that SLO allows, are too few for the load.
 func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {

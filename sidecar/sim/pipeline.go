@@ -20,9 +20,11 @@ import (
 type StepDeadlines uint8
 
 const (
-	// StepsByPresent keeps back what its successors take at present to execute, along the longest path, and a part of the time to spare, for their waits
-	// (forecast.Reserve). Conch does so.
-	StepsByPresent StepDeadlines = iota
+	// StepsByLoss keeps back what its successors take at present to execute, along the longest path, and a part of the time to spare, for their waits: more of it,
+	// the more requests were dropped lately after their first steps (forecast.Reserve). Conch does so.
+	StepsByLoss StepDeadlines = iota
+	// StepsByPresent is the same without regard to what was dropped.
+	StepsByPresent
 	// StepsLeft gives a step all the time until the pipeline's deadline but what its successors take at present to execute, along the longest path. A
 	// request that cannot make it any more is dropped at the step that it is in.
 	StepsLeft
@@ -54,6 +56,7 @@ type pipeline struct {
 	steps    []pipelineStep
 	observed observed
 	random   *rand.Rand
+	lost     forecast.Losses
 	// rest is scratch: what follows each step.
 	rest []queue.Time
 
@@ -224,7 +227,7 @@ func (p *pipeline) deadline(now queue.Time, f *flow, i int) queue.Time {
 		return f.sent + queue.Time(p.steps[i].over*float64(f.due-f.sent))
 	case StepsAtEnd:
 		return f.due
-	case StepsByPresent, StepsLeft, StepsWaiting:
+	case StepsByLoss, StepsByPresent, StepsLeft, StepsWaiting:
 	}
 	for j := len(p.steps) - 1; j >= 0; j-- {
 		p.rest[j] = 0
@@ -233,12 +236,12 @@ func (p *pipeline) deadline(now queue.Time, f *flow, i int) queue.Time {
 		}
 	}
 	rest := p.rest[i]
-	if p.rule == StepsByPresent {
+	if p.rule == StepsByLoss || p.rule == StepsByPresent {
 		whole := queue.Time(0)
 		for j := range p.steps {
 			whole = max(whole, p.rest[j]+p.takes(now, j))
 		}
-		rest = queue.Time(forecast.Reserve(rest.Duration(), whole.Duration(), (f.due - f.sent).Duration()))
+		rest = queue.Time(forecast.Reserve(rest.Duration(), whole.Duration(), (f.due - f.sent).Duration(), p.lost))
 	}
 	return f.due - rest
 }
@@ -253,6 +256,13 @@ func (p *pipeline) takes(now queue.Time, i int) queue.Time {
 	return took
 }
 
+// walked notes that a request was lost, dropped after its first steps, or has come to its end.
+func (p *pipeline) walked(lost bool) {
+	if p.rule == StepsByLoss {
+		p.lost.Add(lost)
+	}
+}
+
 // stepped is called when a step is over, with its results or without rows.
 func (e *engine) stepped(f *flow, i int) {
 	f.queued[i] = nil
@@ -261,6 +271,7 @@ func (e *engine) stepped(f *flow, i int) {
 		if e.now+queue.Time(e.w.Delays.Reply) > f.due {
 			o = tooLate
 		}
+		f.pipeline.walked(false)
 		e.flowed(f, o)
 		return
 	}
@@ -286,6 +297,9 @@ func (e *engine) answerStep(r *request, o outcome) {
 		return
 	}
 	f.queued[i] = nil
+	if o >= dropped && f.pipeline.steps[i].after > 0 {
+		f.pipeline.walked(true)
+	}
 	if f.sent >= e.counted {
 		f.pipeline.ended[i]++
 	}

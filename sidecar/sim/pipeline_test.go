@@ -73,7 +73,7 @@ func TestALonePipelineTakesItsLongestPath(t *testing.T) {
 
 // TestNoRequestOfAPipelineIsLost: under three times the load, with breakdowns, each ends exactly once, and equal worlds give equal results.
 func TestNoRequestOfAPipelineIsLost(t *testing.T) {
-	for _, rule := range []sim.StepDeadlines{sim.StepsByPresent, sim.StepsLeft, sim.StepsWaiting, sim.StepsByShare, sim.StepsAtEnd} {
+	for _, rule := range []sim.StepDeadlines{sim.StepsByLoss, sim.StepsByPresent, sim.StepsLeft, sim.StepsWaiting, sim.StepsByShare, sim.StepsAtEnd} {
 		s := resnet50()
 		s.models, s.gpus, s.slo, s.duration, s.discipline, s.drop = 4, 4, 0, 10*time.Second, "adaptive", ""
 		once := func() *sim.Result {
@@ -104,11 +104,13 @@ func TestAPipelineGivesUpEarly(t *testing.T) {
 		p := run(t, w).Pipelines[0]
 		return float64(p.Ended[0]) / float64(p.Dropped), float64(p.Ended[2]) / float64(p.Dropped)
 	}
-	first, last := ended(sim.StepsByPresent)
-	require.Greater(t, first, .6)
-	require.Less(t, last, .1)
+	first, last := ended(sim.StepsByLoss)
+	require.Greater(t, first, .8)
+	require.Less(t, last, .05)
+	firstByPresent, _ := ended(sim.StepsByPresent)
 	firstAtEnd, _ := ended(sim.StepsAtEnd)
-	require.Less(t, firstAtEnd, first)
+	require.Less(t, firstByPresent, first)
+	require.Less(t, firstAtEnd, firstByPresent)
 }
 
 func TestPipelinesThatMakeNoSense(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/ensemble"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 )
 
 func parse(t *testing.T, text string) *pb.ModelConfig {
@@ -191,7 +192,7 @@ func TestDue(t *testing.T) {
 			require.True(t, ok)
 			began := time.Unix(100, 0)
 			for i := range c.steps {
-				require.Equal(t, c.due[i], r.Due(i, c.expected, began, began.Add(c.slo)).Sub(began), "step %d", i)
+				require.Equal(t, c.due[i], r.Due(i, c.expected, forecast.Losses{}, began, began.Add(c.slo)).Sub(began), "step %d", i)
 			}
 			require.Equal(t, c.critical, g.Critical(c.expected))
 		})
@@ -250,7 +251,7 @@ func TestEveryStepRunsOnceAfterItsInputs(t *testing.T) {
 			if ended[i] {
 				t.Fatalf("step %d runs twice", i)
 			}
-			ended[i], dues[i] = true, r.Due(i, expected, began, due)
+			ended[i], dues[i] = true, r.Due(i, expected, forecast.Losses{}, began, due)
 			order = append(order, i)
 			ready = append(ready, r.Ended(i)...)
 		}

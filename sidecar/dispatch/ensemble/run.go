@@ -119,9 +119,9 @@ func (r *Run) Ended(step int) (next []int) {
 func (r *Run) Over() bool { return r.open == 0 }
 
 // Due is when a step has to be done for the whole, which is due a while after it began, by how long each of the graph's steps is expected to execute
-// (forecast.Reserve).
-func (r *Run) Due(step int, expected []time.Duration, began, due time.Time) time.Time {
-	return due.Add(-forecast.Reserve(r.after(step, expected), r.graph.Critical(expected), due.Sub(began)))
+// and which part of the graph's requests is lost (forecast.Reserve).
+func (r *Run) Due(step int, expected []time.Duration, lost forecast.Losses, began, due time.Time) time.Time {
+	return due.Add(-forecast.Reserve(r.after(step, expected), r.graph.Critical(expected), due.Sub(began), lost))
 }
 
 // after is how long what follows a step will take: the longest path over the steps that have to wait for it.

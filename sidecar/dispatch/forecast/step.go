@@ -32,15 +32,35 @@ func (p *Pace) Or(known time.Duration) time.Duration {
 	return time.Duration(p.mean)
 }
 
-// forOthers is the part of the time to spare that a step leaves to those that follow it, for their waits. It is chosen by simulations of drawn DAGs
-// (`make bench BENCH=pipelines`); what steps wait at present says less, because a step that has time waits for it.
-const forOthers = 1. / 4
+// Losses is the part of a DAG's requests that is lost at present: dropped at a step that comes after others, so that what these executed was in vain. Of those
+// that count, each was lost or has come to its end. The zero value knows of none that was lost.
+type Losses struct{ part float64 }
+
+// lossWeight is the part of the mean that the last request makes.
+const lossWeight = 1. / 256
+
+// Add counts one more request.
+func (l *Losses) Add(lost bool) {
+	last := 0.
+	if lost {
+		last = 1
+	}
+	l.part += (last - l.part) * lossWeight
+}
+
+// A step leaves forOthers of the time to spare to those that follow it, for their waits, and forLosses of it more for each request that is lost, of all. Both are
+// chosen by simulations of drawn DAGs (`make bench BENCH=pipelines`); what steps wait at present says less, because a step that has time waits for it.
+const (
+	forOthers = 1. / 4
+	forLosses = 3
+)
 
 // Reserve is how long before the end of the whole a step of a DAG has to be done: what follows it keeps its time, after on the longest path, and a quarter
-// of its part of what the SLO leaves beyond the whole longest path. It is zero for a step that nothing follows.
-func Reserve(after, whole, slo time.Duration) time.Duration {
+// of its part of what the SLO leaves beyond the whole longest path. Where requests are lost it is more of that part, and all of it from one in four on: what
+// cannot be in time is then dropped before it has executed anything. It is zero for a step that nothing follows.
+func Reserve(after, whole, slo time.Duration, l Losses) time.Duration {
 	if after == 0 {
 		return 0
 	}
-	return after + time.Duration(forOthers*float64(max(0, slo-whole))*float64(after)/float64(whole))
+	return after + time.Duration(min(1, forOthers+forLosses*l.part)*float64(max(0, slo-whole))*float64(after)/float64(whole))
 }

@@ -26,8 +26,28 @@ func TestPace(t *testing.T) {
 }
 
 func TestReserve(t *testing.T) {
-	require.Zero(t, forecast.Reserve(0, 10, 100), "nothing follows")
-	require.EqualValues(t, 4+9, forecast.Reserve(4, 10, 100), "its time, and a quarter of two fifths of 90")
-	require.EqualValues(t, 4, forecast.Reserve(4, 10, 10), "nothing is to spare")
-	require.EqualValues(t, 4, forecast.Reserve(4, 10, 3), "less than nothing")
+	var none forecast.Losses
+	require.Zero(t, forecast.Reserve(0, 10, 100, none), "nothing follows")
+	require.EqualValues(t, 4+9, forecast.Reserve(4, 10, 100, none), "its time, and a quarter of two fifths of 90")
+	require.EqualValues(t, 4, forecast.Reserve(4, 10, 10, none), "nothing is to spare")
+	require.EqualValues(t, 4, forecast.Reserve(4, 10, 3, none), "less than nothing")
+}
+
+func TestReserveGrowsWithLosses(t *testing.T) {
+	after := func(lostOfTwenty int) time.Duration {
+		var l forecast.Losses
+		for i := range 2000 {
+			l.Add(i%20 < lostOfTwenty)
+		}
+		return forecast.Reserve(4000, 10_000, 100_000, l)
+	}
+	require.EqualValues(t, 4000+9000, after(0))
+	require.InDelta(t, 4000+.55*36_000, float64(after(2)), 700, "a quarter, and three tenths")
+	require.EqualValues(t, 4000+36_000, after(7), "never more than what follows has as its part")
+	var l forecast.Losses
+	l.Add(true)
+	for range 3000 {
+		l.Add(false)
+	}
+	require.EqualValues(t, 4000+9000, forecast.Reserve(4000, 10_000, 100_000, l), "what was lost is forgotten")
 }

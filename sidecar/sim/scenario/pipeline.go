@@ -39,7 +39,7 @@ type PipelineStep struct {
 // stepDeadlines by name.
 func stepDeadlines(name string) (sim.StepDeadlines, bool) {
 	rule, known := map[string]sim.StepDeadlines{
-		"": sim.StepsByPresent, "present": sim.StepsByPresent, "left": sim.StepsLeft, "waiting": sim.StepsWaiting, "share": sim.StepsByShare, "end": sim.StepsAtEnd,
+		"": sim.StepsByLoss, "loss": sim.StepsByLoss, "present": sim.StepsByPresent, "left": sim.StepsLeft, "waiting": sim.StepsWaiting, "share": sim.StepsByShare, "end": sim.StepsAtEnd,
 	}[name]
 	return rule, known
 }
@@ -56,7 +56,7 @@ func (s *Scenario) checkPipelines() error {
 		return at("pipelines", "pipelines: not with a trace, zipf or discipline %s", segmented)
 	}
 	if _, known := stepDeadlines(s.StepDeadlines); !known {
-		return at("stepDeadlines", "stepDeadlines is %q, must be present, left, waiting, share or end", s.StepDeadlines)
+		return at("stepDeadlines", "stepDeadlines is %q, must be loss, present, left, waiting, share or end", s.StepDeadlines)
 	}
 	names := map[string]bool{}
 	for _, m := range s.Models {

@@ -54,7 +54,7 @@ func TestPipelinesThatAreRefused(t *testing.T) {
 		"pipelines: [{name: p, steps: [{model: a}]}]":                                                  "pipelines[0] p: it needs an slo",
 		"pipelines: [{name: p, slo: 1s}]":                                                              "pipelines[0] p: it needs steps",
 		"pipelines: [{name: p, slo: 1s, rate: -1, steps: [{model: a}]}]":                               "pipelines[0] p: rate -1",
-		"stepDeadlines: soon\npipelines: [{name: p, slo: 1s, steps: [{model: a}]}]":                    `stepDeadlines is "soon", must be present, left, waiting, share or end`,
+		"stepDeadlines: soon\npipelines: [{name: p, slo: 1s, steps: [{model: a}]}]":                    `stepDeadlines is "soon", must be loss, present, left, waiting, share or end`,
 		"pipelines: [{name: p, slo: 1s, steps: [{model: a, after: [b]}, {model: b}]}]":                 "step a comes after b, which is no step before it",
 		"pipelines: [{name: p, slo: 1s, steps: [{model: a}, {model: a}]}]":                             "two steps are called a: give one a name",
 		"pipelines: [{name: p, slo: 1s, steps: [{model: a, rows: -2}]}]":                               "step a: rows -2 is no number from 0",

@@ -36,7 +36,7 @@ type Scenario struct {
 
 	// Pipelines are DAGs of these models that clients ask for as one.
 	Pipelines []Pipeline `yaml:"pipelines,omitempty" json:"pipelines,omitempty"`
-	// StepDeadlines is how the deadlines of their steps follow from theirs: present (default), left, waiting, share or end; docs/simulate.md says what
+	// StepDeadlines is how the deadlines of their steps follow from theirs: loss (default), present, left, waiting, share or end; docs/simulate.md says what
 	// they are.
 	StepDeadlines string `yaml:"stepDeadlines,omitempty" json:"stepDeadlines,omitempty"`
 
