@@ -32,6 +32,8 @@ const (
 	pipelineOverload = 1.5
 	// pipelineRequests is about how many a trial has.
 	pipelineRequests = 20_000
+	// pipelineBatch is the largest batch of every model.
+	pipelineBatch = 32
 	// pipelineSeeds is how many seeds of arrivals each search has.
 	pipelineSeeds = 3
 )
@@ -42,6 +44,7 @@ var stepRules = [...]string{"loss", "present", "left", "waiting", "share", "end"
 // pipelineLoad is a scenario with pipelines, and about what it holds.
 type pipelineLoad struct {
 	name     string
+	drawn    bool
 	scenario *scenario.Scenario
 	guess    float64
 }
@@ -68,7 +71,7 @@ func (b *bench) pipelines(ctx context.Context, r *figure.Report) error {
 	held, overload := map[string][]float64{}, map[string][]float64{}
 	for i, load := range loads {
 		line := &lines[i]
-		if !strings.HasPrefix(load.name, "drawn") {
+		if !load.drawn {
 			for k, rule := range stepRules {
 				name := "pipeline." + load.name + "." + rule
 				r.AddRuns(name+".goodput", line.held[k], "req/s", "what the pipeline holds in the simulator")
@@ -86,6 +89,7 @@ func (b *bench) pipelines(ctx context.Context, r *figure.Report) error {
 		pipelineRatios(r, "pipeline.drawn.overload_over_"+rule+".",
 			fmt.Sprintf("good requests at %g times the rate that rule %s holds, over those with rule %s", pipelineOverload, stepRules[0], rule), overload[rule])
 	}
+	pipelineCeilings(r, loads, lines)
 	return nil
 }
 
@@ -120,8 +124,12 @@ func pipelineRatios(r *figure.Report, name, what string, all []float64) {
 	r.Add(name+"behind", float64(behind), "loads", "by more than 3%")
 }
 
-// pipelineLine is what a load gave with each rule, seed by seed: the rate that it holds, and good requests per second where the load is too much.
-type pipelineLine struct{ held, overload [len(stepRules)][]float64 }
+// pipelineLine is what a load gave with each rule, seed by seed: the rate that it holds, and good requests per second where the load is too much. What Triton
+// holds is there where the load is alone.
+type pipelineLine struct {
+	held, overload [len(stepRules)][]float64
+	triton         []float64
+}
 
 // pipelineLines measures every load.
 func (b *bench) pipelineLines(ctx context.Context, loads []pipelineLoad) ([]pipelineLine, error) {
@@ -135,6 +143,9 @@ func (b *bench) pipelineLines(ctx context.Context, loads []pipelineLoad) ([]pipe
 		text := loads[i].name + ":"
 		for k, rule := range stepRules {
 			text += fmt.Sprintf(" %s %.1f (%.1f)", rule, stat.Mean(line.held[k], nil), stat.Mean(line.overload[k], nil))
+		}
+		if loads[i].alone() {
+			text += fmt.Sprintf(" triton %.1f ceiling %.1f", stat.Mean(line.triton, nil), loads[i].ceiling())
 		}
 		b.say(text)
 		return nil
@@ -170,7 +181,10 @@ func (l pipelineLoad) measure(ctx context.Context, seed uint64, seeds int) (line
 			line.overload[k] = append(line.overload[k], r.Total.Goodput)
 		}
 	}
-	return line, nil
+	if l.alone() {
+		line.triton, err = l.tritonHolds(ctx, guess, all)
+	}
+	return line, err
 }
 
 // goodput is what the load holds under a rule, searched from a guess on.
@@ -195,7 +209,7 @@ func pipelineScenario(name string, gpus int) *scenario.Scenario {
 	}
 }
 
-// namedPipelines are three DAGs that Triton's users have as ensembles, and gpulet's two applications with the SLOs of its text. Latencies of gpulet's
+// namedPipelines are three DAGs that Triton's users have as ensembles, the chain once more with an SLO that leaves no time for full batches, and gpulet's two applications with the SLOs of its text. Latencies of gpulet's
 // models are not published: here a batch of 32 takes half of its model's SLO, as its table 4 has it.
 func namedPipelines() []pipelineLoad {
 	ms := func(v float64) scenario.Duration { return scenario.Duration(v * float64(time.Millisecond)) }
@@ -206,11 +220,11 @@ func namedPipelines() []pipelineLoad {
 			if !added[step.Model] {
 				added[step.Model] = true
 				line := models[step.Model]
-				s.Models = append(s.Models, scenario.Model{Name: step.Model, Late: "drop", MaxBatch: 32, Profile: &scenario.Profile{Alpha: ms(line[0]), Beta: ms(line[1])}})
+				s.Models = append(s.Models, scenario.Model{Name: step.Model, Late: "drop", MaxBatch: pipelineBatch, Profile: &scenario.Profile{Alpha: ms(line[0]), Beta: ms(line[1])}})
 			}
 		}
 		s.Pipelines = []scenario.Pipeline{{Name: name, SLO: ms(slo), Steps: steps}}
-		return pipelineLoad{name, s, guess}
+		return pipelineLoad{name, false, s, guess}
 	}
 	step := func(model string, rows float64, after ...string) scenario.PipelineStep {
 		return scenario.PipelineStep{Model: model, After: after, Rows: rows}
@@ -222,9 +236,12 @@ func namedPipelines() []pipelineLoad {
 		game[name] = [2]float64{.066, .38}
 		gameSteps = append(gameSteps, step(name, 0))
 	}
+	chain := func(name string, slo float64) pipelineLoad {
+		return load(name, 4, 400, slo, map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}},
+			step("preprocess", 0), step("model", 0, "preprocess"), step("postprocess", 0, "model"))
+	}
 	return []pipelineLoad{
-		load("chain", 4, 400, 100, map[string][2]float64{"preprocess": {.2, 1}, "model": {1.05, 5.07}, "postprocess": {.1, .5}},
-			step("preprocess", 0), step("model", 0, "preprocess"), step("postprocess", 0, "model")),
+		chain("chain", 100), chain("urgent_chain", 40),
 		load("detector", 4, 100, 200, map[string][2]float64{"detector": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
 			step("detector", 0), step("classifier-a", 2, "detector"), step("classifier-b", 1, "detector")),
 		load("diamond", 4, 100, 150, map[string][2]float64{"split": {.3, 2}, "left": {1.5, 6}, "right": {.5, 4}, "join": {.6, 3}},
@@ -251,7 +268,7 @@ func drawPipeline(number int) pipelineLoad {
 		alpha, beta := logarithmic(.05, 3), logarithmic(.5, 15) // ms
 		model := fmt.Sprintf("m%d", i)
 		s.Models = append(s.Models, scenario.Model{
-			Name: model, Late: "drop", MaxBatch: 32, Profile: &scenario.Profile{Alpha: scenario.Duration(alpha * 1e6), Beta: scenario.Duration(beta * 1e6)},
+			Name: model, Late: "drop", MaxBatch: pipelineBatch, Profile: &scenario.Profile{Alpha: scenario.Duration(alpha * 1e6), Beta: scenario.Duration(beta * 1e6)},
 		})
 		step := scenario.PipelineStep{Model: model}
 		if i > 0 {
@@ -274,5 +291,5 @@ func drawPipeline(number int) pipelineLoad {
 		m := &s.Models[random.IntN(n)]
 		m.Weight, m.SLO = between(.1, 1), p.SLO
 	}
-	return pipelineLoad{name, s, .3 * float64(gpus) * 1e3 / busy}
+	return pipelineLoad{name, true, s, .3 * float64(gpus) * 1e3 / busy}
 }

@@ -34,7 +34,7 @@ func (w *world) servers(ctx context.Context, gpus int, length, warmup time.Durat
 		model := triton.Model{Name: m.GetName(), SLO: time.Duration(m.GetSloUs()) * time.Microsecond, MaxBatch: int(max(1, m.GetMaxBatchSize())), Dynamic: b.Dynamic, Delay: b.Delay}
 		servers.Models = append(servers.Models, model)
 	}
-	servers.Pipelines = ensembles(s)
+	servers.Pipelines = triton.Pipelines(s)
 	gpuTypes := map[string]string{}
 	for _, n := range s.GetNodes() {
 		for _, g := range n.GetGpus() {
@@ -59,26 +59,6 @@ func (w *world) servers(ctx context.Context, gpus int, length, warmup time.Durat
 		return nil, err
 	}
 	return triton.Run(ctx, servers)
-}
-
-// ensembles are the snapshot's as Triton runs them.
-func ensembles(s *policy.Snapshot) (all []triton.Pipeline) {
-	index := map[string]int{}
-	for i, m := range s.GetModels() {
-		index[m.GetName()] = i
-	}
-	for _, p := range s.GetPipelines() {
-		out := triton.Pipeline{Name: p.GetName(), SLO: time.Duration(p.GetSloUs()) * time.Microsecond}
-		for _, step := range p.GetSteps() {
-			added := triton.Step{Model: index[step.GetModel()], Rows: step.GetRows()}
-			for _, before := range step.GetAfter() {
-				added.After = append(added.After, int(before))
-			}
-			out.Steps = append(out.Steps, added)
-		}
-		all = append(all, out)
-	}
-	return all
 }
 
 func serves(p *policy.Partition, model string) bool {

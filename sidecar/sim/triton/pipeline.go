@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/histogram"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
@@ -29,6 +30,26 @@ type Step struct {
 	After []int
 	// Rows for each row of the pipeline's request, on average; 0: as many.
 	Rows float64
+}
+
+// Pipelines are the snapshot's, whose models have the World's order.
+func Pipelines(s *policy.Snapshot) (all []Pipeline) {
+	index := map[string]int{}
+	for i, m := range s.GetModels() {
+		index[m.GetName()] = i
+	}
+	for _, p := range s.GetPipelines() {
+		out := Pipeline{Name: p.GetName(), SLO: time.Duration(p.GetSloUs()) * time.Microsecond}
+		for _, step := range p.GetSteps() {
+			added := Step{Model: index[step.GetModel()], Rows: step.GetRows()}
+			for _, before := range step.GetAfter() {
+				added.After = append(added.After, int(before))
+			}
+			out.Steps = append(out.Steps, added)
+		}
+		all = append(all, out)
+	}
+	return all
 }
 
 // flow is one request of a pipeline.

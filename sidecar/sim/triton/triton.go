@@ -39,6 +39,9 @@ type Server struct {
 	ID, GPU string
 	// GPUs is how many it has; 0 means 1. Each model has an instance on every one.
 	GPUs int
+	// Limited is --rate-limit=execution_count where an instance needs the one resource of its GPU: it takes a payload when nothing executes there, and of the
+	// instances that could, that of the fewest executions does.
+	Limited bool
 	// Latency[m][b] is what an execution of b rows of World.Models[m] takes when it has the GPU for itself; index 0 is unused. A model with
 	// no latencies is not served. A batch beyond the last entry takes as long as that.
 	Latency [][]time.Duration
@@ -115,6 +118,7 @@ type job struct {
 }
 
 type server struct {
+	limited     bool
 	outstanding int
 	batchers    []*batcher // nil: not served
 	gpus        []gpu
@@ -126,6 +130,18 @@ type server struct {
 
 type gpu struct {
 	jobs []job // in order; the first one executes
+	done []int // by model: how many its instance has executed
+}
+
+// take takes the GPU whose instance of a model has waited longest, of those on which it may execute; -1: there is none.
+func (s *server) take(m int) int {
+	i := slices.IndexFunc(s.idle[m], func(g int) bool { return !s.limited || len(s.gpus[g].jobs) == 0 })
+	if i < 0 {
+		return -1
+	}
+	g := s.idle[m][i]
+	s.idle[m] = slices.Delete(s.idle[m], i, i+1)
+	return g
 }
 
 type run struct {
@@ -166,6 +182,10 @@ func Run(ctx context.Context, w World) (*Result, error) {
 	for i := range r.servers {
 		s := &r.servers[i]
 		s.batchers, s.gpus, s.idle = make([]*batcher, len(w.Models)), make([]gpu, w.Servers[i].gpus()), make([][]int, len(w.Models))
+		s.limited = w.Servers[i].Limited
+		for g := range s.gpus {
+			s.gpus[g].done = make([]int, len(w.Models))
+		}
 		for m, l := range w.Servers[i].Latency {
 			if len(l) > 1 {
 				s.batchers[m] = newBatcher(w.Models[m], len(s.gpus))
@@ -302,13 +322,12 @@ func (r *run) form(at, m int) {
 	s := &r.servers[at]
 	b := s.batchers[m]
 	again := b.form(r.now)
-	for len(s.idle[m]) > 0 {
-		p := b.take(r.now)
-		if p == nil {
+	for len(b.ready) > 0 {
+		g := s.take(m)
+		if g < 0 {
 			break
 		}
-		g := s.idle[m][0]
-		s.idle[m] = s.idle[m][1:]
+		p := b.take(r.now)
 		on := &s.gpus[g]
 		on.jobs = append(on.jobs, job{p, m, r.now})
 		if len(on.jobs) == 1 {
@@ -338,9 +357,10 @@ func (r *run) finish(at, g int) {
 	s := &r.servers[at]
 	on := &s.gpus[g]
 	j := on.jobs[0]
-	on.jobs = on.jobs[1:]
-	if len(on.jobs) > 0 {
-		r.execute(at, g)
+	if !s.limited {
+		if on.jobs = on.jobs[1:]; len(on.jobs) > 0 {
+			r.execute(at, g)
+		}
 	}
 	counted := r.counted[j.model]
 	c := &counted[min(j.rows, len(counted)-1)]
@@ -349,6 +369,7 @@ func (r *run) finish(at, g int) {
 	s.batches++
 	s.rows += uint64(j.rows)
 	s.idle[j.model] = append(s.idle[j.model], g)
+	on.done[j.model]++
 	for _, q := range j.requests {
 		if q.flow != nil {
 			r.stepped(q.flow, q.step)
@@ -357,7 +378,27 @@ func (r *run) finish(at, g int) {
 		s.outstanding--
 		r.answered(&r.totals[j.model], &r.latency[j.model], r.w.Models[j.model].SLO, q.at, q.counted)
 	}
+	if s.limited { // the resource is given back when the answers are, so that the next steps of a pipeline are queued by then
+		on.jobs = on.jobs[:0]
+		r.grant(at, g)
+		return
+	}
 	r.form(at, j.model)
+}
+
+// grant lets the models of a limited server have a GPU that is free, in the order of what their instances there have executed.
+func (r *run) grant(at, g int) {
+	s := &r.servers[at]
+	order := make([]int, 0, len(s.batchers))
+	for m, b := range s.batchers {
+		if b != nil {
+			order = append(order, m)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return s.gpus[g].done[a] - s.gpus[g].done[b] })
+	for _, m := range order {
+		r.form(at, m)
+	}
 }
 
 // answered counts an answer that is given now.
