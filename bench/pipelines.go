@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// pipelineSeed drew the loads. It is from /dev/urandom, drawn once, after the rules were chosen: loss on the 24 loads of seed 380428154, the others before
-	// those were seen.
-	pipelineSeed = 2174221142
+	// pipelineSeed drew the loads. It is from /dev/urandom, drawn once, after the rules were chosen: loss on the loads of seeds 380428154 and 2174221142, the
+	// others before those were seen.
+	pipelineSeed = 3448596406
 	// drawnPipelines is how many loads it draws.
 	drawnPipelines = 48
 	// pipelineOverload is by how much the load of the second comparison is above what the first rule holds.

@@ -48,19 +48,21 @@ func (l *Losses) Add(lost bool) {
 	l.part += (last - l.part) * lossWeight
 }
 
-// A step leaves forOthers of the time to spare to those that follow it, for their waits, and forLosses of it more for each request that is lost, of all. Both are
-// chosen by simulations of drawn DAGs (`make bench BENCH=pipelines`); what steps wait at present says less, because a step that has time waits for it.
+// A step leaves forOthers of the time to spare to those that follow it, for their waits, and where more than lossesFrom of all requests are lost forLosses times
+// the rest of them more. All are chosen by simulations of drawn DAGs (`make bench BENCH=pipelines`); what steps wait at present says less, because a step that has
+// time waits for it. Without lossesFrom, a burst that loses some requests would cost some more.
 const (
-	forOthers = 1. / 4
-	forLosses = 3
+	forOthers  = 1. / 4
+	forLosses  = 3
+	lossesFrom = 1. / 10
 )
 
 // Reserve is how long before the end of the whole a step of a DAG has to be done: what follows it keeps its time, after on the longest path, and a quarter
-// of its part of what the SLO leaves beyond the whole longest path. Where requests are lost it is more of that part, and all of it from one in four on: what
-// cannot be in time is then dropped before it has executed anything. It is zero for a step that nothing follows.
+// of its part of what the SLO leaves beyond the whole longest path. Where more than one request in ten is lost it is more of that part, and all of it from one
+// in three on: what cannot be in time is then dropped before it has executed anything. It is zero for a step that nothing follows.
 func Reserve(after, whole, slo time.Duration, l Losses) time.Duration {
 	if after == 0 {
 		return 0
 	}
-	return after + time.Duration(min(1, forOthers+forLosses*l.part)*float64(max(0, slo-whole))*float64(after)/float64(whole))
+	return after + time.Duration(min(1, forOthers+forLosses*max(0, l.part-lossesFrom))*float64(max(0, slo-whole))*float64(after)/float64(whole))
 }
