@@ -17,6 +17,8 @@ import (
 const (
 	// ensembleStretch is by how much times are longer than those of the DAGs, so that two cores carry all executions.
 	ensembleStretch = 10
+	// ensembleLengths is how many SLOs a trial lasts at the least.
+	ensembleLengths = 30
 	// ensembleSeeds is with how many seeds of arrivals each is measured.
 	ensembleSeeds = 3
 )
@@ -107,7 +109,10 @@ func (b *bench) ensemble(ctx context.Context, r *figure.Report, s ensembleScene)
 	}
 	c := &rig.Contest{
 		Models: rig.Pipeline(s.name, slo, 32, s.steps, lines), GPUs: gpus, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin,
-		Warmup: time.Second, Learn: learnFor, Seed: b.seed, Progress: func(line string) { b.say(s.name + ": " + line) },
+		Warmup: time.Second, Learn: learnFor, Uncancelled: true, Seed: b.seed, Progress: func(line string) { b.say(s.name + ": " + line) },
+	}
+	if !b.quick {
+		c.AtLeast = ensembleLengths * slo
 	}
 	delayed := func(t rig.TritonSetup) rig.TritonSetup { t.MaxQueueDelay = slo / 20; return t }
 	each, limited, node := rig.TritonSetup{}, rig.TritonSetup{RateLimiter: true}, rig.TritonSetup{Node: rig.NodeFree}

@@ -61,6 +61,8 @@ type Load struct {
 	Seed uint64
 	// Patience bounds the wait for answers after the last arrival. What is unanswered then is cancelled and counts as late.
 	Patience time.Duration
+	// Uncancelled has a run that ends early wait as long, too, instead of cancelling what is out: there are servers that requests which are cancelled crash.
+	Uncancelled bool
 	// Log keeps an account of every single request, the warm-up's too: Result.Log.
 	Log bool
 	// AbortAbove ends a run whose fraction of bad requests is sure to end well above this; 0 means never. See Result.Aborted.
@@ -185,7 +187,7 @@ func (r *run) settle(cancel context.CancelFunc) {
 		close(done)
 	}()
 	patience := r.load.Patience
-	if r.counts.hopeless() {
+	if r.counts.hopeless() && !r.load.Uncancelled {
 		patience = 0
 	}
 	timer := time.NewTimer(patience)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -145,6 +146,28 @@ func TestHopelessRunEndsEarly(t *testing.T) {
 		require.True(t, result.Aborted)
 		require.Less(t, time.Since(start), 5*time.Second)
 	})
+}
+
+// TestNoRequestOfAHopelessRunIsCancelled, if that is asked for.
+func TestNoRequestOfAHopelessRunIsCancelled(t *testing.T) {
+	for _, uncancelled := range []bool{true, false} {
+		bubble.Test(t, func(t *testing.T) {
+			var cancelled atomic.Int32
+			load := loadgen.Load{
+				Models: []loadgen.Model{{Name: "m", SLO: time.Millisecond}}, Rate: 1000, Measure: time.Minute, Patience: time.Minute, AbortAbove: 0.01, Uncancelled: uncancelled,
+			}
+			result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
+				err := taking(ctx, time.Second)
+				if ctx.Err() != nil {
+					cancelled.Add(1)
+				}
+				return err
+			}), virtual{})
+			require.NoError(t, err)
+			require.True(t, result.Aborted)
+			require.Equal(t, uncancelled, cancelled.Load() == 0)
+		})
+	}
 }
 
 // TestARunEndsWithTheFirstModelThatCannotHold: a tenth of the requests are of a model all of whose answers are late, and of its twenty one may be. The warm-up's

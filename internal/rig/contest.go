@@ -41,6 +41,10 @@ type Contest struct {
 	// Together confirms a rate if at most Limit of all requests are bad, whichever model they were for: where what is compared differs in how
 	// many models it has.
 	Together bool
+	// AtLeast is the least length of a trial that counts Requests: a queue that grows is not late before it is as long as the SLO.
+	AtLeast time.Duration
+	// Uncancelled has no request cancelled before it is a minute late (loadgen.Load.Uncancelled).
+	Uncancelled bool
 	// Every asks in a search, too, that at most Limit of the requests of every model are bad. With Arrivals, a trial ends where one has more.
 	Every bool
 	// Twice tries a rate once more, with other arrivals, before it counts as too high: where two late requests of a rare model end a trial.
@@ -83,10 +87,14 @@ func (c *Contest) load(rate float64) loadgen.Load {
 		if c.Measure > 0 {
 			length = min(length, c.Measure)
 		}
+		length = max(length, c.AtLeast)
 	}
 	l := loadgen.Load{Models: c.Models.Load(), Rate: rate, Warmup: c.Warmup, Measure: length, Seed: c.Seed, Patience: time.Second}
 	for _, m := range l.Models {
 		l.Patience = max(l.Patience, m.SLO) // what is answered after that is late anyway
+	}
+	if l.Uncancelled = c.Uncancelled; c.Uncancelled {
+		l.Patience += time.Minute
 	}
 	return l
 }

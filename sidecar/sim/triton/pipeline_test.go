@@ -82,3 +82,16 @@ func TestAnEnsembleIsOnServersWithAllItsModels(t *testing.T) {
 	require.ErrorIs(t, err, triton.ErrWorld)
 	require.ErrorContains(t, err, "pipe needs a server with all its models")
 }
+
+// TestALimitedServerBatchesWhatAStepHasMade: with the rate limiter a GPU is given back when the answers of a batch are there, so that they go on together. Without
+// it the instance of the next step, which has nothing to do, takes the first of them alone.
+func TestALimitedServerBatchesWhatAStepHasMade(t *testing.T) {
+	for limited, batches := range map[bool][]uint64{true: {1, 1}, false: {3, 0}} {
+		w := ensemble(time.Second, triton.Step{Model: 0}, triton.Step{Model: 1, After: []int{0}})
+		w.Servers[0].Limited = limited
+		r, err := triton.Run(t.Context(), given(w, at(0, 3), at(1, 3), at(2, 3)))
+		require.NoError(t, err)
+		require.EqualValues(t, 3, r.Pipelines[0].Good)
+		require.Equal(t, batches, r.Models[1].Batches[1:3], "limited: %v", limited)
+	}
+}
