@@ -210,12 +210,12 @@ func with(bucket map[string][]byte, c store.Change) map[string][]byte {
 	return bucket
 }
 
-// Write implements store.Store. What Later was given before is written with it.
+// Write implements store.Store. What Later was given before is written with it, as far as it can be kept.
 func (s *Store) Write(changes ...store.Change) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
-	next := map[string]map[string][]byte{}
+	next, ordered := map[string]map[string][]byte{}, map[string]bool{}
 	for name := range s.changed {
 		next[name] = maps.Clone(s.buckets[name])
 	}
@@ -224,6 +224,7 @@ func (s *Store) Write(changes ...store.Change) error {
 			next[c.Bucket] = maps.Clone(s.buckets[c.Bucket])
 		}
 		next[c.Bucket] = with(next[c.Bucket], c)
+		ordered[c.Bucket] = true
 	}
 	late := s.changed
 	s.changed = map[string]bool{}
@@ -231,9 +232,12 @@ func (s *Store) Write(changes ...store.Change) error {
 	if len(next) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	err := s.write(ctx, next)
+	texts, left, err := encoded(next, ordered)
+	if err == nil && len(texts) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		err = s.write(ctx, texts)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -245,11 +249,35 @@ func (s *Store) Write(changes ...store.Change) error {
 	for _, c := range changes { // and not next: Later may have been called meanwhile
 		s.buckets[c.Bucket] = with(s.buckets[c.Bucket], c)
 	}
-	return nil
+	if left != nil && len(changes) > 0 {
+		s.o.Logger.Warn("what was learnt, or the history, could not be written to the cluster with an order, which was", "error", left)
+		return nil
+	}
+	return left
+}
+
+// encoded are buckets as they are written. One that cannot be is left out, and left says so, unless it was ordered: what may be lost must not hold up what may not.
+func encoded(buckets map[string]map[string][]byte, ordered map[string]bool) (texts map[string][]byte, left, err error) {
+	texts = make(map[string][]byte, len(buckets))
+	for name, bucket := range buckets {
+		text, err := encode(bucket)
+		if err == nil && len(text) > maxBucket {
+			err = fmt.Errorf("%d bytes are more than the %d that a cluster keeps of it", len(text), maxBucket)
+		}
+		switch {
+		case err == nil:
+			texts[name] = text
+		case ordered[name]:
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		default:
+			left = errors.Join(left, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return texts, left, nil
 }
 
 // write replaces buckets; s.writing is held.
-func (s *Store) write(ctx context.Context, next map[string]map[string][]byte) error {
+func (s *Store) write(ctx context.Context, next map[string][]byte) error {
 	if s.fenced != nil {
 		return s.fenced
 	}
@@ -265,15 +293,7 @@ func (s *Store) write(ctx context.Context, next map[string]map[string][]byte) er
 			s.remove(within, name)
 		}
 	}
-	for name, bucket := range next {
-		text, err := encode(bucket)
-		if err == nil && len(text) > maxBucket {
-			err = fmt.Errorf("%d bytes are more than the %d that a cluster keeps of it", len(text), maxBucket)
-		}
-		if err != nil {
-			undo()
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	for name, text := range next {
 		p := packed{text: text}
 		if len(text) > inHead {
 			p.text = nil

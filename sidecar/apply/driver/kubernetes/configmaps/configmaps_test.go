@@ -365,6 +365,33 @@ func TestWhatCannotBeKept(t *testing.T) {
 	require.ErrorContains(t, err, "delete the ConfigMap to start over")
 }
 
+// What was learnt and is too much to be kept holds up no order, neither that of now nor the next one.
+func TestWhatMayBeLostHoldsUpNoOrder(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		s := c.open("a")
+		require.NoError(t, s.Write(store.Change{Bucket: "learnt", Key: "k", Value: []byte("little")}))
+		much := store.Change{Bucket: "learnt", Key: "k", Value: noise(17 << 20)}
+		require.NoError(t, s.Later(much, value("event", "happened")))
+		require.NoError(t, s.Write(value("plan", "1")))
+		time.Sleep(time.Minute) // nothing of it is tried for ever
+		writes := c.writes.Load()
+		time.Sleep(time.Hour)
+		require.Equal(t, writes, c.writes.Load())
+		require.NoError(t, s.Later(much, store.Change{Bucket: "learnt", Key: "l", Value: []byte("more")}))
+		require.NoError(t, s.Write(value("plan", "2")))
+		require.NoError(t, s.Close())
+
+		next := c.open("b")
+		require.Equal(t, "2", get(t, next, "plan"))
+		require.Equal(t, "happened", get(t, next, "event"))
+		learnt, err := next.Get("learnt", "k")
+		require.NoError(t, err)
+		require.Equal(t, "little", string(learnt))
+		require.NoError(t, next.Close())
+	})
+}
+
 // A release that is deleted is not made again by what its conch still has to write: that conch learns once that it has lost the state.
 func TestTheStateIsDeleted(t *testing.T) {
 	c := newCluster(t)
