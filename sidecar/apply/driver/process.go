@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,6 +82,9 @@ type Processes struct {
 	run string
 	// cleaning removes what is left of servers that are gone.
 	cleaning sync.WaitGroup
+	// logs are those of servers that are there, or are being started.
+	mu   sync.Mutex
+	logs map[string]bool
 }
 
 // NewProcesses makes the driver "process". Find has to be called before Start.
@@ -121,7 +125,7 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 		}
 	}
 	sum := sha256.Sum256([]byte(o.Dir))
-	d := &Processes{o: o, owner: "conch-" + hex.EncodeToString(sum[:5])}
+	d := &Processes{o: o, owner: "conch-" + hex.EncodeToString(sum[:5]), logs: map[string]bool{}}
 	if d.run, err = d.socketRoot(); err != nil {
 		return nil, fmt.Errorf("process driver: %w", err)
 	}
@@ -271,7 +275,7 @@ func (d *Processes) Find(ctx context.Context) ([]Server, error) {
 		}
 		all = append(all, s)
 	}
-	return all, errors.Join(append(errs, d.prune(all))...)
+	return all, errors.Join(append(errs, d.prune())...)
 }
 
 func (d *Processes) found(h *shim.Handle) (*processServer, error) {
@@ -288,9 +292,13 @@ func (d *Processes) behind(h *shim.Handle, spec Spec, at Endpoint) (*processServ
 	if err != nil {
 		return nil, err
 	}
+	d.logged(h.Log(), true)
 	go func() {
 		<-h.Done()
 		_ = c.client.Close() // the server has ended
+		if !h.LetGo() {
+			d.logged(h.Log(), false)
+		}
 	}()
 	return &processServer{calls: c, Handle: h, driver: d, spec: spec, at: at}, nil
 }
@@ -298,19 +306,33 @@ func (d *Processes) behind(h *shim.Handle, spec Spec, at Endpoint) (*processServ
 // logsKept is how many logs are kept of servers that are gone.
 const logsKept = 20
 
+// logged notes that a log is one of a server that is there, or no longer is.
+func (d *Processes) logged(path string, is bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if is {
+		d.logs[path] = true
+	} else {
+		delete(d.logs, path)
+	}
+}
+
 // prune removes the oldest logs of servers that are gone.
-func (d *Processes) prune(running []Server) error {
+func (d *Processes) prune() error {
 	files, err := filepath.Glob(filepath.Join(d.o.Dir, "logs", "*.log*"))
 	if err != nil {
 		return err
 	}
+	d.mu.Lock()
+	running := slices.Collect(maps.Keys(d.logs))
+	d.mu.Unlock()
 	type log struct {
 		path string
 		time time.Time
 	}
 	var old []log
 	for _, f := range files {
-		if slices.ContainsFunc(running, func(s Server) bool { return strings.HasPrefix(f, s.Log()) }) {
+		if slices.ContainsFunc(running, func(path string) bool { return strings.HasPrefix(f, path) }) {
 			continue
 		}
 		if info, err := os.Stat(f); err == nil {
@@ -320,7 +342,9 @@ func (d *Processes) prune(running []Server) error {
 	slices.SortFunc(old, func(a, b log) int { return b.time.Compare(a.time) })
 	var errs []error
 	for _, l := range old[min(logsKept, len(old)):] {
-		errs = append(errs, os.Remove(l.path))
+		if err := os.Remove(l.path); !errors.Is(err, fs.ErrNotExist) { // another start has just removed it
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -364,18 +388,25 @@ func (d *Processes) start(ctx context.Context, spec Spec, metricsPort int) (*pro
 	if err != nil {
 		return nil, err
 	}
+	// A server that ends again and again leaves a log each time.
+	log := filepath.Join(d.o.Dir, "logs", fileName(spec.Partition.GetId())+"-"+name+".log")
+	d.logged(log, true)
+	if err := d.prune(); err != nil {
+		d.o.Logger.Warn("logs of servers that are gone could not be removed", "error", err)
+	}
 	// The server appends a unique id at once: the last dash ends our part of the name.
 	sharedMemory := d.owner + "-" + name + "-"
-	h, err := shim.Start(d.o.Shim, dir, shim.Spec{
-		Name: name, Label: l, Command: d.o.Server, Args: d.arguments(spec, at, sharedMemory), Env: d.environment(spec),
-		Log:      filepath.Join(d.o.Dir, "logs", fileName(spec.Partition.GetId())+"-"+name+".log"),
+	h, err := shim.Start(ctx, d.o.Shim, dir, shim.Spec{
+		Name: name, Label: l, Command: d.o.Server, Args: d.arguments(spec, at, sharedMemory), Env: d.environment(spec), Log: log,
 		LogBytes: d.o.LogBytes, LogFiles: d.o.LogFiles, SharedMemory: sharedMemory, OrphanGrace: d.o.OrphanGrace, StopTimeout: d.o.StopTimeout,
 	})
 	if err != nil {
+		d.logged(log, false)
 		return nil, err
 	}
 	s, err := d.behind(h, spec, at)
 	if err != nil {
+		d.logged(log, false)
 		return nil, errors.Join(err, h.Kill(ctx))
 	}
 	if err := s.ready(ctx, metricsPort); err != nil {

@@ -6,6 +6,7 @@ package driver
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -198,6 +199,32 @@ func TestAnotherConchFindsTheServers(t *testing.T) {
 		require.NoError(t, infer(t.Context(), s.Endpoint(), "m"))
 		require.NoError(t, s.Stop(t.Context()))
 	})
+}
+
+// However many servers come and go while conch runs, few of their logs are kept; those of servers that are there are, however old.
+func TestLogsOfServersThatAreGone(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	w := newWorld(t, self, map[string]string{"FAKE_TRITON": "1"}, nil)
+	first := w.start()
+	long := time.Unix(1e9, 0)
+	require.NoError(t, os.Chtimes(first.Log(), long, long))
+	for i := range 3 * logsKept {
+		path := filepath.Join(w.o.Dir, "logs", fmt.Sprintf("gone-%02d.log", i))
+		require.NoError(t, os.WriteFile(path, []byte("it ended"), 0o600))
+		at := long.Add(time.Duration(i) * time.Hour)
+		require.NoError(t, os.Chtimes(path, at, at))
+	}
+	second := w.start()
+	gone, err := filepath.Glob(filepath.Join(w.o.Dir, "logs", "gone-*"))
+	require.NoError(t, err)
+	require.Len(t, gone, logsKept)
+	require.Equal(t, "gone-40.log", filepath.Base(gone[0]), "the last ones")
+	for _, s := range []*processServer{first, second} {
+		require.FileExists(t, s.Log())
+		require.NoError(t, s.Stop(t.Context()))
+	}
 }
 
 // A server that is killed says so, and leaves neither stubs nor shared memory.

@@ -30,14 +30,16 @@ type Handle struct {
 	conn  net.Conn
 	ended chan struct{} // closed by watch, after death is written
 	death string
+	letGo bool // written before ended is closed: the server runs on
 	left  bool // under mu: Close was called
 	mu    sync.Mutex
 }
 
 // Start starts a shim in dir, which it makes and must not exist, and through it
 // the server. Command is how a shim is run, to which dir is added; it runs in a
-// session of its own, so that nothing that ends conch ends it.
-func Start(command []string, dir string, s Spec) (h *Handle, err error) {
+// session of its own, so that nothing that ends conch ends it. A shim that has not begun
+// when ctx ends, such as one whose disk hangs, is killed.
+func Start(ctx context.Context, command []string, dir string, s Spec) (h *Handle, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("shim: %w", err)
 	}
@@ -66,9 +68,15 @@ func Start(command []string, dir string, s Spec) (h *Handle, err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	waiting := context.AfterFunc(ctx, func() { _ = output.Close() })
 	answer, _ := io.ReadAll(output)
+	waiting()
 	go func() { _ = cmd.Wait() }() // its end is learnt from the socket; this collects it
-	if string(answer) != "ready\n" {
+	switch {
+	case string(answer) == "ready\n":
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("it did not begin in time: %w", context.Cause(ctx))
+	default:
 		return nil, fmt.Errorf("it did not start; %s says why: %s", s.Log, tail(s.Log))
 	}
 	return attach(dir)
@@ -158,7 +166,7 @@ func (h *Handle) watch() {
 	left := h.left
 	h.mu.Unlock()
 	if left {
-		h.death = "conch has let go of the server"
+		h.death, h.letGo = "conch has let go of the server", true
 		return
 	}
 	if err != nil {
@@ -199,6 +207,9 @@ func (h *Handle) Done() <-chan struct{} { return h.ended }
 
 // Death says how the server ended, once Done is closed.
 func (h *Handle) Death() string { return h.death }
+
+// LetGo reports, once Done is closed, that the server runs on: Close was called.
+func (h *Handle) LetGo() bool { return h.letGo }
 
 // Terminate asks the server to end (SIGTERM).
 func (h *Handle) Terminate() error { return h.order(terminate) }

@@ -23,7 +23,7 @@ func Main(string) int { return 1 }
 type Handle struct{}
 
 // Start refuses.
-func Start([]string, string, Spec) (*Handle, error) { return nil, errSystem }
+func Start(context.Context, []string, string, Spec) (*Handle, error) { return nil, errSystem }
 
 // Find finds none.
 func Find(string) ([]*Handle, func() error, error) {
@@ -53,6 +53,7 @@ func (*Handle) ServerPID() int             { return 0 }
 func (*Handle) ShimPID() int               { return 0 }
 func (*Handle) Done() <-chan struct{}      { return nil }
 func (*Handle) Death() string              { return "" }
+func (*Handle) LetGo() bool                { return false }
 func (*Handle) Terminate() error           { return errSystem }
 func (*Handle) Kill(context.Context) error { return errSystem }
 func (*Handle) Close() error               { return nil }

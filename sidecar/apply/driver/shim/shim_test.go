@@ -52,7 +52,7 @@ func start(root, name, script string, change ...func(*shim.Spec)) (*shim.Handle,
 	if err := os.MkdirAll(filepath.Join(root, "run"), 0o700); err != nil {
 		return nil, err
 	}
-	return shim.Start([]string{os.Args[0], "shim"}, filepath.Join(root, "run", s.Name), s)
+	return shim.Start(context.Background(), []string{os.Args[0], "shim"}, filepath.Join(root, "run", s.Name), s)
 }
 
 // find finds the shims below root and cleans up after the others.
@@ -303,4 +303,23 @@ func TestStartFails(t *testing.T) {
 // unique is a server's name that no other test has.
 func unique(root, name string) string {
 	return fmt.Sprintf("conch-test-%08x-%s", crc32.ChecksumIEEE([]byte(root)), name)
+}
+
+// A shim that hangs before it has begun is given up, and nothing of it is left.
+func TestAShimThatHangs(t *testing.T) {
+	root := t.TempDir()
+	s := shim.Spec{Name: unique(root, "one"), Command: "/bin/sh", Log: filepath.Join(root, "one.log")}
+	dir := filepath.Join(root, s.Name)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("its time is up"))
+	_, err := shim.Start(ctx, []string{"/bin/sh", "-c", "exec sleep 1000"}, dir, s)
+	require.ErrorContains(t, err, "it did not begin in time: its time is up")
+	require.NoDirExists(t, dir)
+	processes, err := filepath.Glob("/proc/[0-9]*/environ")
+	require.NoError(t, err)
+	for _, p := range processes {
+		if text, err := os.ReadFile(p); err == nil {
+			require.NotContains(t, string(text), "CONCH_SERVER="+s.Name)
+		}
+	}
 }
