@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -25,10 +26,11 @@ const Look = "Conch-Only-Look"
 const (
 	// sessionLasts is how long a browser stays let in.
 	sessionLasts = 12 * time.Hour
-	// mostSessions and mostLinks bound what is remembered; the oldest are forgotten.
+	// mostSessions, mostLinks and mostGuessers bound what is remembered; the oldest are forgotten.
 	mostSessions = 1000
 	mostLinks    = 100
-	// guessing is the least time between two wrong tokens.
+	mostGuessers = 1000
+	// guessing is the least time between two tokens of one sender of which the first is wrong.
 	guessing = 200 * time.Millisecond
 )
 
@@ -76,12 +78,12 @@ type Door struct {
 	mu       sync.Mutex
 	sessions map[[32]byte]time.Time // by the digest of their secret, when they end
 	links    map[[32]byte]time.Time
-	guessed  time.Time // when the last wrong token was shown
+	guessed  map[string]time.Time // until when no token of a sender counts that has shown a wrong one
 }
 
 // New makes a door.
 func New(o Options) *Door {
-	return &Door{o: o, cross: http.NewCrossOriginProtection(), sessions: map[[32]byte]time.Time{}, links: map[[32]byte]time.Time{}}
+	return &Door{o: o, cross: http.NewCrossOriginProtection(), sessions: map[[32]byte]time.Time{}, links: map[[32]byte]time.Time{}, guessed: map[string]time.Time{}}
 }
 
 // linkPath is where one-time links lead, signInPath where tokens are shown.
@@ -109,22 +111,27 @@ func secret() string {
 // remember keeps a secret; the lock is held.
 func (d *Door) remember(into map[[32]byte]time.Time, key string, within time.Duration, most int) {
 	now := d.o.Now()
-	for k, ends := range into {
+	makeRoom(into, now, most)
+	into[sha256.Sum256([]byte(key))] = now.Add(within)
+}
+
+// makeRoom forgets what has ended by now, and of what is left the oldest, until there are fewer than so many.
+func makeRoom[K comparable](in map[K]time.Time, now time.Time, most int) {
+	for k, ends := range in {
 		if now.After(ends) {
-			delete(into, k)
+			delete(in, k)
 		}
 	}
-	for len(into) >= most {
-		var oldest [32]byte
+	for len(in) >= most {
+		var oldest K
 		var first time.Time
-		for k, ends := range into {
+		for k, ends := range in {
 			if first.IsZero() || ends.Before(first) {
 				oldest, first = k, ends
 			}
 		}
-		delete(into, oldest)
+		delete(in, oldest)
 	}
-	into[sha256.Sum256([]byte(key))] = now.Add(within)
 }
 
 // take reports whether a link may be used, which it may once.
@@ -247,8 +254,8 @@ func (d *Door) signIn(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		d.o.Logger.Error("nobody is let in to the console", "error", err)
 		d.refuse(w, r, http.StatusServiceUnavailable, "conch cannot read its token", "its log says why")
-	case !right || !d.unhurried():
-		d.wrong()
+	case !right || !d.unhurried(sender(r)):
+		d.wrong(sender(r))
 		d.o.Logger.Warn("a wrong token was shown to the console", "from", r.RemoteAddr)
 		d.page(w, http.StatusUnauthorized, `<p role="alert">That is not the token, or a wrong one was shown a moment ago.</p>`+signInForm)
 	default:
@@ -257,17 +264,34 @@ func (d *Door) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// unhurried reports that no wrong token was shown a moment ago: tokens cannot be tried faster than that.
-func (d *Door) unhurried() bool {
+// unhurried reports that a sender has shown no wrong token a moment ago: tokens cannot be tried faster than that. Others may sign in meanwhile.
+func (d *Door) unhurried(from string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.o.Now().Sub(d.guessed) >= guessing
+	return d.o.Now().After(d.guessed[from])
 }
 
-func (d *Door) wrong() {
+func (d *Door) wrong(from string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.guessed = d.o.Now()
+	now := d.o.Now()
+	makeRoom(d.guessed, now, mostGuessers)
+	d.guessed[from] = now.Add(guessing)
+}
+
+// sender is the address that a request comes from: of IPv6 its network, since one machine has all addresses of it.
+func sender(r *http.Request) string {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	address := at.Addr().Unmap().WithZone("")
+	if address.Is6() {
+		if network, err := address.Prefix(64); err == nil {
+			return network.String()
+		}
+	}
+	return address.String()
 }
 
 func (d *Door) howIn() string {

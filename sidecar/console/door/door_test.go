@@ -168,15 +168,25 @@ func TestSignInWithAToken(t *testing.T) {
 	page := w.ask(http.MethodGet, "/console/", func(r *http.Request) { r.Header.Set("Accept", "text/html") })
 	require.Equal(t, http.StatusUnauthorized, page.StatusCode)
 	require.Contains(t, page.Header.Get("Content-Security-Policy"), "default-src 'none'")
+	from := "192.0.2.1:1234"
 	show := func(token string) *http.Response {
 		r := httptest.NewRequest(http.MethodPost, "https://127.0.0.1/sign-in", strings.NewReader(url.Values{"token": {token}}.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.RemoteAddr = from
 		out := httptest.NewRecorder()
 		w.door.ServeHTTP(out, r)
 		return out.Result()
 	}
 	require.Equal(t, http.StatusUnauthorized, show("wrong").StatusCode)
 	require.Equal(t, http.StatusUnauthorized, show(token).StatusCode, "nobody tries many in a row")
+	from = "192.0.2.1:5678"
+	require.Equal(t, http.StatusUnauthorized, show(token).StatusCode, "nor by other connections")
+	from = "192.0.2.2:1234"
+	require.Equal(t, http.StatusSeeOther, show(token).StatusCode, "whoever tries locks nobody else out")
+	from = "[2001:db8::1]:1234"
+	require.Equal(t, http.StatusUnauthorized, show("wrong").StatusCode)
+	from = "[2001:db8::2]:1234"
+	require.Equal(t, http.StatusUnauthorized, show(token).StatusCode, "one machine has all addresses of its network")
 	w.now = w.now.Add(time.Second)
 	answer := show(token)
 	require.Equal(t, http.StatusSeeOther, answer.StatusCode)
