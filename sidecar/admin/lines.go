@@ -30,9 +30,11 @@ func long[In, P, R any](s *server, order func(context.Context, In, func(P)) (R, 
 		}
 		w.Header().Set("Content-Type", api.LinesType)
 		w.Header().Set("Cache-Control", "no-store")
-		lines, c := json.NewEncoder(w), http.NewResponseController(w)
+		to := stream(w)
+		defer to.over()
+		lines := json.NewEncoder(to)
 		write := func(l api.Line[P, R]) {
-			if err := errors.Join(lines.Encode(l), c.Flush()); err != nil {
+			if err := errors.Join(lines.Encode(l), to.Flush()); err != nil {
 				s.log.Debug("progress of an order not delivered", "order", r.URL.Path, "error", err)
 			}
 		}

@@ -57,7 +57,8 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	out := flushing{w, http.NewResponseController(w)}
+	out := stream(w)
+	defer out.over()
 	if r.URL.Query().Get("follow") != "true" {
 		if _, err := io.Copy(out, t.file); err != nil {
 			panic(http.ErrAbortHandler) // the caller must not take half for the whole

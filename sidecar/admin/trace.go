@@ -38,7 +38,9 @@ func (s *server) trace(w http.ResponseWriter, r *http.Request) {
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Cache-Control", "no-store")
 	header.Set("Trailer", api.TraceRequestsTrailer+", "+api.TraceLostTrailer)
-	got, err := s.conch.Record(ctx, flushing{w, http.NewResponseController(w)})
+	out := stream(w)
+	defer out.over()
+	got, err := s.conch.Record(ctx, out)
 	var refused *api.Error
 	switch {
 	case errors.As(err, &refused):
@@ -53,14 +55,6 @@ func (s *server) trace(w http.ResponseWriter, r *http.Request) {
 		header.Set(api.TraceLostTrailer, strconv.FormatUint(got.Lost, 10))
 	}
 }
-
-// flushing lets the writer of a stream say when it is worth sending.
-type flushing struct {
-	io.Writer
-	c *http.ResponseController
-}
-
-func (f flushing) Flush() error { return f.c.Flush() }
 
 // Record implements API.
 func (v view) Record(ctx context.Context, w io.Writer) (api.Recorded, error) {

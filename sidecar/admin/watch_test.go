@@ -133,9 +133,15 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
 // open serves a hub over pipes. The function that is returned sends a request and returns the connection.
 func open(t *testing.T, base context.Context, h *watch.Hub) func(lines string) net.Conn {
 	t.Helper()
+	return openAPI(t, base, &seen{}, h)
+}
+
+// openAPI is open for any API.
+func openAPI(t *testing.T, base context.Context, conch admin.API, h *watch.Hub) func(lines string) net.Conn {
+	t.Helper()
 	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
 	server := &http.Server{
-		Handler:     admin.NewHandler(&seen{}, h, slog.New(slog.DiscardHandler)),
+		Handler:     admin.NewHandler(conch, h, slog.New(slog.DiscardHandler)),
 		BaseContext: func(net.Listener) context.Context { return base },
 	}
 	go func() { _ = server.Serve(l) }()
