@@ -34,6 +34,7 @@ type app struct {
 // none runs. Beyond 16 different wishes within a window, others count for the app
 // and not as wishes.
 func (r *Recorder) Asked(name, model string, w Wish, rows int, at time.Time) {
+	at = r.steady(at)
 	if model != "" {
 		r.Routed(model, rows, at)
 	}
@@ -65,7 +66,7 @@ func (r *Recorder) Routed(model string, rows int, at time.Time) {
 	m := r.model(model)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.routed.at(at).rows += uint32(max(0, rows))
+	m.routed.at(r.steady(at)).rows += uint32(max(0, rows))
 }
 
 func (r *Recorder) app(name string) *app {
@@ -83,6 +84,7 @@ func (r *Recorder) App(name string, now time.Time) (rate float64, wishes []*poli
 	if !ok {
 		return 0, nil
 	}
+	now = r.steady(now)
 	a := found.(*app)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,6 +105,7 @@ func (r *Recorder) routedRate(name string, now time.Time) float64 {
 	if m == nil {
 		return 0
 	}
+	now = r.steady(now)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var rows uint32

@@ -103,6 +103,7 @@ func (r *Recorder) Instance(partition, model string, now time.Time) *policy.Inst
 	if m == nil {
 		return o
 	}
+	now = r.steady(now)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	in := m.instances[partition]

@@ -119,7 +119,7 @@ func (r *Recorder) Walked(w Walk) {
 			p.shape = append(p.shape, len(w.Steps[i].Taken))
 		}
 	}
-	p.slots.at(w.Ended).add(&w)
+	p.slots.at(r.steady(w.Ended)).add(&w)
 }
 
 // like reports whether steps are those that were seen so far, as far as can be told.
@@ -144,6 +144,6 @@ func (r *Recorder) Walks(ensemble string, now time.Time) (all Walks) {
 	p := found.(*pipeline)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.slots.each(now, Window, all.merge)
+	p.slots.each(r.steady(now), Window, all.merge)
 	return all
 }

@@ -190,6 +190,17 @@ func TestNewRevisionForgets(t *testing.T) {
 	require.Empty(t, r.Profiles())
 }
 
+// counting is a store that counts the values that are written.
+type counting struct {
+	store.Store
+	writes int
+}
+
+func (c *counting) Later(changes ...store.Change) error {
+	c.writes += len(changes)
+	return c.Store.Later(changes...)
+}
+
 // TestSavedProfiles come back for the same revision of a model, and for no
 // other.
 func TestSavedProfiles(t *testing.T) {
@@ -203,7 +214,10 @@ func TestSavedProfiles(t *testing.T) {
 	for i := range 3 * 64 {
 		execute(r, "m", 1+i%3, line(time.Millisecond, 5*time.Millisecond+time.Duration(i), 1+i%3))
 	}
-	require.NoError(t, r.Save(store.NewBolt(db)))
+	kept := &counting{Store: store.NewBolt(db)}
+	require.NoError(t, r.Save(kept))
+	require.NoError(t, r.Save(kept))
+	require.Equal(t, 1, kept.writes, "it is known already")
 
 	same := recorder(t)
 	same.SetModel("m", "r1", 8, nil)
@@ -214,6 +228,17 @@ func TestSavedProfiles(t *testing.T) {
 	other.SetModel("m", "r2", 8, nil)
 	require.NoError(t, other.Restore(store.NewBolt(db)))
 	require.Empty(t, other.Profiles())
+
+	require.NoError(t, observe.Prune(kept, []string{"m"}))
+	require.Equal(t, 1, kept.writes)
+	require.NoError(t, observe.Prune(kept, []string{"n"}))
+	gone := recorder(t)
+	gone.SetModel("m", "r1", 8, nil)
+	require.NoError(t, gone.Restore(kept))
+	require.Empty(t, gone.Profiles())
+	execute(r, "m", 1, time.Millisecond)
+	require.NoError(t, r.Save(kept))
+	require.Equal(t, 3, kept.writes, "what is learnt since is written")
 }
 
 // TestProfileInvariants: whatever was observed, latencies grow with the batch,

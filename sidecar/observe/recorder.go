@@ -87,6 +87,8 @@ type Recorder struct {
 	add        sync.Mutex
 	// apps are *app by name, pipelines *pipeline by that of the ensemble.
 	apps, pipelines sync.Map
+	// began is the first moment that it was told, see steady.
+	began atomic.Pointer[time.Time]
 }
 
 // New makes a recorder. Its collectors are registered with registry, unless
@@ -101,6 +103,21 @@ func New(registry prometheus.Registerer) (*Recorder, error) {
 		}
 	}
 	return r, nil
+}
+
+// steady is a moment on the clock that the machine had when the recorder was first told one: slots and seconds are numbered by it, so that what is counted is found
+// where the machine's clock is set.
+func (r *Recorder) steady(at time.Time) time.Time {
+	began := r.began.Load()
+	switch {
+	case at.IsZero():
+		return at
+	case began == nil:
+		first := at
+		r.began.CompareAndSwap(nil, &first)
+		began = r.began.Load()
+	}
+	return began.Add(at.Sub(*began))
 }
 
 // model is what is known of one model.
@@ -123,6 +140,10 @@ type model struct {
 	// priors counts changes of what is declared or estimated; believed is what was learnt last.
 	priors   uint64
 	believed map[class]learnt
+	// saved is how much was measured, in all curves, when they were saved last; looked: what
+	// was saved of the revision was looked for.
+	saved  uint64
+	looked bool
 	// latest is the last moment that was reported of the model: what is older has lost
 	// weight by then.
 	latest time.Time
@@ -192,6 +213,7 @@ func (r *Recorder) partition(id string) *partition {
 
 // Arrived takes one accepted request.
 func (r *Recorder) Arrived(name string, rows int, at time.Time) {
+	at = r.steady(at)
 	m := r.model(name)
 	m.sums.rows.Add(float64(rows))
 	m.mu.Lock()
@@ -204,6 +226,7 @@ func (r *Recorder) Arrived(name string, rows int, at time.Time) {
 func (r *Recorder) Executed(e Execution) {
 	m := r.model(e.Model)
 	took := e.End.Sub(e.Start)
+	e.Start, e.End = r.steady(e.Start), r.steady(e.End)
 	m.sums.execution(e.Partition).Observe(took.Seconds())
 	m.sums.batchRows.Observe(float64(e.Rows))
 
@@ -241,6 +264,7 @@ func (r *Recorder) Busy(id string, from, to time.Time) {
 	if !from.Before(to) {
 		return
 	}
+	from, to = r.steady(from), r.steady(to)
 	p := r.partition(id)
 	p.mu.Lock()
 	p.busy(from, to)
@@ -269,7 +293,7 @@ func (r *Recorder) Finished(o Outcome) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	counts := m.requests.at(o.At)
+	counts := m.requests.at(r.steady(o.At))
 	switch o.Result {
 	case OK:
 		counts.ok++
@@ -316,6 +340,7 @@ func (r *Recorder) SetModel(name, revision string, maxBatch int, declared *Line)
 	if m.revision != revision && m.revision != "" {
 		m.classes, m.estimates, m.believed = map[class]*curve.Curve{}, map[string][]PriorPoint{}, map[class]learnt{}
 		clear(m.instances)
+		m.saved, m.looked = 0, false
 	}
 	m.revision, m.maxBatch, m.declared = revision, max(1, maxBatch), declared
 	m.priors++

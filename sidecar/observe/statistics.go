@@ -19,7 +19,7 @@ func (r *Recorder) Rates(name string, now time.Time) Rates {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.arrivals.rates(now)
+	return m.arrivals.rates(r.steady(now))
 }
 
 // Statistics of a model over the Window that ends at now. QueuedRequests is
@@ -34,7 +34,7 @@ func (r *Recorder) Statistics(name string, now time.Time) *policy.ModelStatistic
 	defer m.mu.Unlock()
 	var ok, late, dropped, batches, rows uint64
 	var latency histogramSum
-	covered := m.requests.each(now, Window, func(c *requestCounts) {
+	covered := m.requests.each(r.steady(now), Window, func(c *requestCounts) {
 		ok, late, dropped = ok+uint64(c.ok), late+uint64(c.late), dropped+uint64(c.dropped)
 		batches, rows = batches+uint64(c.batches), rows+uint64(c.batchRows)
 		latency.add(&c.latency)
@@ -63,7 +63,7 @@ func (r *Recorder) PartitionStatistics(id string, now time.Time) *policy.Partiti
 	defer p.mu.Unlock()
 	var busy time.Duration
 	var batches, rows uint64
-	covered := p.slots.each(now, Window, func(c *partitionCounts) {
+	covered := p.slots.each(r.steady(now), Window, func(c *partitionCounts) {
 		busy += c.busy
 		batches, rows = batches+uint64(c.batches), rows+uint64(c.rows)
 	})
@@ -109,7 +109,7 @@ func (r *Recorder) Judged(name string, now time.Time) (all, bad uint64) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.requests.each(now, Window, func(c *requestCounts) {
+	m.requests.each(r.steady(now), Window, func(c *requestCounts) {
 		bad += uint64(c.late + c.dropped)
 		all += uint64(c.ok + c.late + c.dropped)
 	})

@@ -6,6 +6,7 @@ package observe
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,33 +30,77 @@ type storedCurve struct {
 	curve.Stored
 }
 
-// Save writes what was learnt to a store.
+// Save writes to a store what was learnt since the last time.
 func (r *Recorder) Save(to store.Store) error {
 	var models []store.Change
+	saved := map[*model]uint64{}
 	for _, m := range r.sorted() {
 		m.mu.Lock()
 		s := stored{Revision: m.revision}
-		for c, l := range m.classes {
-			s.Curves = append(s.Curves, storedCurve{GPUType: c.gpuType, Share: c.share, Stored: l.Store()})
+		measured := uint64(len(m.classes))
+		for _, l := range m.classes {
+			measured += l.Changes()
+		}
+		if measured != m.saved {
+			for c, l := range m.classes {
+				s.Curves = append(s.Curves, storedCurve{GPUType: c.gpuType, Share: c.share, Stored: l.Store()})
+			}
 		}
 		m.mu.Unlock()
 		if s.Revision == "" || len(s.Curves) == 0 {
 			continue
 		}
+		saved[m] = measured
 		text, err := json.Marshal(s)
 		if err != nil {
 			return fmt.Errorf("profiles of %s: %w", m.name, err)
 		}
 		models = append(models, store.Change{Bucket: bucket, Key: m.name, Value: text})
 	}
-	return to.Later(models...)
+	if len(models) == 0 {
+		return nil
+	}
+	if err := to.Later(models...); err != nil {
+		return err
+	}
+	for m, measured := range saved {
+		m.mu.Lock()
+		m.saved = measured
+		m.mu.Unlock()
+	}
+	return nil
+}
+
+// Prune removes what was learnt of models that have none of the names.
+func Prune(in store.Store, models []string) error {
+	keys, err := in.Keys(bucket)
+	if err != nil {
+		return err
+	}
+	var gone []store.Change
+	for _, key := range keys {
+		if !slices.Contains(models, key) {
+			gone = append(gone, store.Change{Bucket: bucket, Key: key})
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return in.Later(gone...)
 }
 
 // Restore reads what was learnt about the present revision of the models that
 // SetModel named; call it after SetModel. What belongs to another revision is
-// left alone.
+// left alone, and so are models whose revision was looked for before.
 func (r *Recorder) Restore(from store.Store) error {
 	for _, m := range r.sorted() {
+		m.mu.Lock()
+		wanted := m.revision != "" && !m.looked
+		m.looked = m.looked || wanted
+		m.mu.Unlock()
+		if !wanted {
+			continue
+		}
 		text, err := from.Get(bucket, m.name)
 		if err != nil {
 			return err
