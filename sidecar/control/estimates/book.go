@@ -58,7 +58,7 @@ type File interface {
 	Close() error
 }
 
-// Book holds estimates by model content and place. Its methods are safe for concurrent use.
+// Book holds estimates by model, its content, and place. Its methods are safe for concurrent use.
 type Book struct {
 	options Options
 	// devices by type and runtime, as of an epoch; they belong to Run.
@@ -76,7 +76,10 @@ type Book struct {
 	wake chan struct{}
 }
 
-type key struct{ digest, place string }
+// key is a model with its content on a place: models that are copies of one another have estimates of their own, which bear their names.
+type key struct{ model, digest, place string }
+
+func keyOf(m *repo.Model, place string) key { return key{m.Name, m.Digest, place} }
 
 // New makes an empty book.
 func New(o Options) *Book {
@@ -90,7 +93,7 @@ func (b *Book) Want(models []*repo.Model, places []Place) {
 	kept := map[key]*Estimate{}
 	for _, m := range models {
 		for _, p := range places {
-			k := key{m.Digest, p.Type}
+			k := keyOf(m, p.Type)
 			if e := b.known[k]; e != nil {
 				kept[k] = e
 			}
@@ -122,7 +125,7 @@ func (b *Book) prod() {
 func (b *Book) Of(m *repo.Model, gpuType string) *Estimate {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.known[key{m.Digest, gpuType}]
+	return b.known[keyOf(m, gpuType)]
 }
 
 // Memory is what a model takes at its largest batch, on any place; nil where only the size of its files is known.
@@ -130,7 +133,7 @@ func (b *Book) Memory(m *repo.Model) *estimator.Memory {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.places {
-		if e := b.known[key{m.Digest, p.Type}]; e != nil && e.Estimate != nil && e.Graph {
+		if e := b.known[keyOf(m, p.Type)]; e != nil && e.Estimate != nil && e.Graph {
 			memory := e.Memory
 			return &memory
 		}
@@ -144,7 +147,7 @@ func (b *Book) Grids(m *repo.Model) []grid.Profile {
 	defer b.mu.Unlock()
 	var all []grid.Profile
 	for _, p := range b.places {
-		if e := b.known[key{m.Digest, p.Type}]; e != nil && e.Estimate != nil && len(e.Points) > 0 {
+		if e := b.known[keyOf(m, p.Type)]; e != nil && e.Estimate != nil && len(e.Points) > 0 {
 			all = append(all, e.Profile)
 		}
 	}
@@ -177,7 +180,7 @@ func (b *Book) Run(ctx context.Context, found func(*Estimate), done func(all []*
 		b.mu.Lock()
 		stale := epoch != b.epoch
 		if !stale {
-			b.known[key{m.Digest, p.Type}] = e
+			b.known[keyOf(m, p.Type)] = e
 		}
 		b.mu.Unlock()
 		if stale {
@@ -205,7 +208,7 @@ func (b *Book) next() (*repo.Model, Place, bool) {
 			continue
 		}
 		for _, p := range b.places {
-			if b.known[key{m.Digest, p.Type}] == nil {
+			if b.known[keyOf(m, p.Type)] == nil {
 				return m, p, true
 			}
 		}

@@ -58,7 +58,7 @@ func (w *Watch) Compare(now time.Time, e *Estimate, p *policy.Profile) (message 
 		return "", false
 	}
 	ratio := math.Exp(sum / weights)
-	k := key{e.Digest, e.Type}
+	k := key{e.Model, e.Digest, e.Type}
 	if within := 1 + e.Bound; ratio <= within && ratio >= 1/within {
 		delete(w.reported, k)
 		return "", false
