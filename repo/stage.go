@@ -72,8 +72,11 @@ func intact(dir string, m *Model) bool {
 		return false
 	}
 	for _, f := range m.Files {
-		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f.Path)))
-		if err != nil || f.Path != ConfigFile && info.Size() != f.Size {
+		size := f.Size
+		if f.Path == ConfigFile {
+			size = m.Managed.Size + int64(len(m.stagedParameter()))
+		}
+		if info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f.Path))); err != nil || info.Size() != size {
 			return false
 		}
 	}
@@ -118,8 +121,12 @@ func (s *Store) stageConfig(m *Model, to string) error {
 	if err != nil {
 		return err
 	}
-	text = fmt.Appendf(text, "\nparameters { key: %q value { string_value: %q } }\n", RevisionParameter, m.StagedRevision())
-	return os.WriteFile(to, text, 0o644)
+	return os.WriteFile(to, append(text, m.stagedParameter()...), 0o644)
+}
+
+// stagedParameter is the model's revision as it is put at the end of its config.
+func (m *Model) stagedParameter() string {
+	return fmt.Sprintf("\nparameters { key: %q value { string_value: %q } }\n", RevisionParameter, m.StagedRevision())
 }
 
 // Unstage removes the named models from a staged directory; without names, the
@@ -180,7 +187,7 @@ func (s staged) temporary() (string, error) {
 func (s staged) known() (map[string]string, error) {
 	known := map[string]string{}
 	text, err := os.ReadFile(s.notes())
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 { // a machine that lost its power need not have written it
 		return known, nil
 	}
 	if err != nil {

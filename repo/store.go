@@ -292,6 +292,15 @@ func (s *Store) Log(limit int) ([]*Revision, error) {
 	return revisions, nil
 }
 
+// Count is how many revisions there are.
+func (s *Store) Count() (int, error) {
+	keys, err := s.revisions.Keys(revisionsBucket)
+	if err != nil {
+		return 0, fmt.Errorf("read revisions: %w", err)
+	}
+	return len(keys), nil
+}
+
 // texts are the newest revisions as they were written down, newest first; all for a limit of 0.
 func (s *Store) texts(limit int) (texts [][]byte, err error) {
 	keys, err := s.revisions.Keys(revisionsBucket)

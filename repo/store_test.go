@@ -271,6 +271,26 @@ func TestStagingOneDirectoryAtOnce(t *testing.T) {
 	}
 }
 
+// A machine that loses its power may keep names of files and nothing in them.
+func TestStagingAfterALossOfPower(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	s := open(t, state)
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one"}.write(t, dir)
+	_, err := s.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+	staged := filepath.Join(state, "p", "repository")
+	require.NoError(t, s.Stage(t.Context(), "", []string{"m"}, staged))
+	want := read(t, staged)
+	for _, lost := range []string{"repository/m/config.pbtxt", "repository/m/1/model.py", "repository.staged.json"} {
+		require.NoError(t, os.Truncate(filepath.Join(state, "p", lost), 0))
+		require.NoError(t, s.Stage(t.Context(), "", []string{"m"}, staged), lost)
+		require.Equal(t, want, read(t, staged), lost)
+		names, err := s.Staged(staged)
+		require.NoError(t, err)
+		require.Equal(t, []string{"m"}, names)
+	}
+}
+
 func TestStagingAcrossFileSystemsCopies(t *testing.T) {
 	other, err := os.MkdirTemp("/dev/shm", "conch-repo-test")
 	if err != nil {
@@ -420,7 +440,7 @@ func TestCollectKeepsWhatIsReferenced(t *testing.T) {
 	staged := filepath.Join(state, "p", "repository")
 	require.NoError(t, s.Stage(t.Context(), "r2", []string{"m"}, staged))
 	keep := repo.Retention{Newest: 1, InUse: map[string]string{"r1": "it serves"}, DryRun: true}
-	want := repo.Collected{Revisions: []string{"r2"}, Kept: []repo.Kept{{"r3", "one of the newest 1"}, {"r1", "it serves"}}, Files: 1, Bytes: 3}
+	want := repo.Collected{Revisions: []string{"r2"}, Kept: []repo.Kept{{"r3", "one of the newest 1"}, {"r1", "it serves"}}, Models: []string{"m"}, Files: 1, Bytes: 3}
 	for range 2 { // a dry run changes nothing
 		done, err := s.Collect(t.Context(), keep)
 		require.NoError(t, err)

@@ -36,6 +36,8 @@ type Collected struct {
 	Revisions []string
 	// Kept are the other revisions, newest first, and what each is kept for.
 	Kept []Kept
+	// Models are the names of those that the kept revisions have, sorted.
+	Models []string
 	// Files and Bytes of content that no kept revision has.
 	Files int
 	Bytes int64
@@ -72,11 +74,14 @@ func (s *Store) Collect(ctx context.Context, r Retention) (Collected, error) {
 		}
 		done.Kept = append(done.Kept, Kept{revision.ID, why})
 		for _, m := range revision.Models {
+			done.Models = append(done.Models, m.Name)
 			for _, f := range contents(m) {
 				referenced[s.files.path(f)] = true
 			}
 		}
 	}
+	slices.Sort(done.Models)
+	done.Models = slices.Compact(done.Models)
 	if !r.DryRun {
 		// Revisions go first: a crash in between leaves files too many, not too few. Something is written in each case: where the revisions are another conch's by
 		// now, which has the same files, that fails, and nothing is removed of what it has imported. Where they become another's after that, the fence says so.

@@ -4,6 +4,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -17,7 +18,7 @@ func (v view) Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResult
 	if err != nil {
 		return api.CordonResult{}, coded(err)
 	}
-	var out api.CordonResult
+	out := api.CordonResult{GPU: api.GPU{ID: r.GPU, Partitions: []api.Partition{}}} // all that is known of one that is gone
 	gpus := GPUs(v.control.Look())
 	if i := slices.IndexFunc(gpus, func(g api.GPU) bool { return g.ID == r.GPU }); i >= 0 {
 		out.GPU = gpus[i]
@@ -46,10 +47,11 @@ func (v view) LogFile(_ context.Context, partition string) (string, error) {
 // OrderModel implements API.
 func (v view) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, error) {
 	var err error
+	by := repo.Origin{Author: cmp.Or(r.Author, "operator"), Reason: r.Reason}
 	if r.Unload {
-		err = v.control.Unload(ctx, r.Model, r.Author, r.Dependents)
+		err = v.control.Unload(ctx, r.Model, by, r.Dependents)
 	} else {
-		err = v.control.Load(ctx, repo.Order{Model: r.Model}, r.Author)
+		err = v.control.Load(ctx, repo.Order{Model: r.Model}, by)
 	}
 	if err != nil {
 		return api.Model{}, coded(err)

@@ -48,8 +48,8 @@ type Control interface {
 	Cordon(context.Context, api.CordonRequest) (*control.Proposal, error)
 	Restart(context.Context, api.RestartRequest) error
 	LogFile(partition string) (string, error)
-	Load(ctx context.Context, o repo.Order, author string) error
-	Unload(ctx context.Context, model, author string, dependents bool) error
+	Load(ctx context.Context, o repo.Order, by repo.Origin) error
+	Unload(ctx context.Context, model string, by repo.Origin, dependents bool) error
 	// CurrentPlan is the plan that serves.
 	CurrentPlan() control.Plan
 	// Propose says what a plan would change; it changes nothing.

@@ -22,6 +22,14 @@ import (
 // plan that has it, and its load, take their time.
 const wantedPause = 5 * time.Second
 
+// wantedNews is how long a client may ask for the same variant before that is news
+// again: it may ask for weeks, and the log has other things to keep.
+const wantedNews = 10 * time.Minute
+
+// wanted is when a variant that does not run was last asked for, and when that was last
+// written down.
+type wanted struct{ asked, told time.Time }
+
 // Wanted notes that a client asked for a variant of an app that does not run: it
 // is an order of that client's, and a plan follows. Where no plan follows without an
 // operator's order, the request is refused: the error is a gRPC status error. It
@@ -30,10 +38,14 @@ func (c *Control) Wanted(e names.InactiveError) error {
 	now := c.clock.Now()
 	key := e.Name + "\x00" + e.Model
 	c.mu.Lock()
-	last, asked := c.wanted[key]
-	again := asked && now.Sub(last) < wantedPause
+	w := c.wanted[key]
+	again := !w.asked.IsZero() && now.Sub(w.asked) < wantedPause
+	news := w.told.IsZero() || now.Sub(w.told) >= wantedNews
 	if !again {
-		c.wanted[key] = now
+		if w.asked = now; news {
+			w.told = now
+		}
+		c.wanted[key] = w
 	}
 	mode := c.config.Mode
 	c.mu.Unlock()
@@ -46,7 +58,9 @@ func (c *Control) Wanted(e names.InactiveError) error {
 	if again {
 		return refusal
 	}
-	c.event(api.Event{Kind: events.VariantWanted, Message: message, Fields: map[string]string{"app": e.Name, "model": e.Model}})
+	if news {
+		c.event(api.Event{Kind: events.VariantWanted, Message: message, Fields: map[string]string{"app": e.Name, "model": e.Model}})
+	}
 	if refusal == nil {
 		c.ordered(message)
 	}

@@ -167,9 +167,7 @@ func (c *Control) mirror(ctx context.Context, reason string) error {
 	c.mu.Unlock()
 	if before != served {
 		c.adopt(served, settings)
-		if before == nil {
-			c.remember()
-		} else {
+		if before != nil {
 			c.event(api.Event{Kind: events.Repository, Author: "servers", Reason: reason, Message: "the servers' models: " + changes(served.Diff), Fields: map[string]string{"revision": served.ID}})
 		}
 	}
@@ -223,7 +221,6 @@ func (c *Control) place(ctx context.Context, served *repo.Revision, settings *co
 	c.mu.Unlock()
 	if !already {
 		c.adopt(own, settings)
-		c.remember()
 		c.ordered("conch places the models of " + settings.Repository)
 	}
 	return true, nil

@@ -51,6 +51,7 @@ type Repository interface {
 	Withdraw(ctx context.Context, id string) error
 	Revert(ctx context.Context, onto, order, before string, by repo.Origin) (*repo.Revision, error)
 	Current() (*repo.Revision, error)
+	Count() (int, error)
 	Log(limit int) ([]*repo.Revision, error)
 	Derive(ctx context.Context, dir string, d repo.Derivation, by repo.Origin) (*repo.Revision, error)
 	Compare(from, to string) (*repo.Comparison, error)
@@ -193,8 +194,8 @@ type Control struct {
 	grids snapshot.Grids
 	// misfit are variants of apps that are none, of those models.
 	misfit snapshot.Misfits
-	// wanted is when a variant that does not run was last asked for, by app and model.
-	wanted map[string]time.Time
+	// wanted are the variants that do not run and were asked for, by app and model.
+	wanted map[string]wanted
 	// history of the models' rates.
 	history snapshot.History
 	// alarms are reasons to plan that need no threshold.
@@ -264,7 +265,7 @@ func New(o Options) (*Control, error) {
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, logs: map[string]string{}, starting: "not started yet",
 		loadedAt: map[string]time.Time{}, began: o.Clock.Now(), demand: demand{refused: map[string]refused{}},
-		wanted: map[string]time.Time{}, asRead: o.Config, remarks: map[string]bool{}, estimates: o.Estimates, groups: o.Groups,
+		wanted: map[string]wanted{}, asRead: o.Config, remarks: map[string]bool{}, estimates: o.Estimates, groups: o.Groups,
 	}
 	if c.estimates == nil {
 		c.estimates = estimates.New(estimates.Options{})

@@ -23,7 +23,8 @@ import (
 // was; where no plan without the GPU can be had, it stays drained and the error says
 // why it is not empty.
 func (c *Control) Cordon(ctx context.Context, r api.CordonRequest) (*Proposal, error) {
-	if !slices.Contains(c.gpus(), r.GPU) {
+	_, cordoned := c.orders.Declared().Cordons[r.GPU] // of a node that is gone, perhaps, and may come back
+	if !slices.Contains(c.gpus(), r.GPU) && (!r.Undo || !cordoned) {
 		return nil, fmt.Errorf("%w: no GPU is called %q; there are %s", ErrNotFound, r.GPU, strings.Join(c.gpus(), ", "))
 	}
 	if r.Drain && r.Undo {

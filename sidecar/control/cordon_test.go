@@ -109,18 +109,18 @@ func TestNoOrderPutsNewModelsOnACordonedGPU(t *testing.T) {
 		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 4)) // c comes into the directory
 		f, err := r.Propose(t.Context(), api.DiffRequest{Rollback: 1})
 		require.NoError(t, err)
-		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		require.NoError(t, r.Unload(t.Context(), "a", client, false))
 		_, err = r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu0", Author: "ada", Reason: "fan"})
 		require.NoError(t, err)
 
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, client))
 		places := r.CurrentPlan().PartitionsOf("a")
 		require.Len(t, places, 1)
 		require.Equal(t, "gpu1", places[0].GPU())
 		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2, "what is there stays")
 
 		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, errBoom })
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, client))
 		places = r.CurrentPlan().PartitionsOf("c")
 		require.Len(t, places, 1, "nor where it is put without the policy")
 		require.Equal(t, "gpu1", places[0].GPU())
@@ -148,11 +148,11 @@ func TestADrainThatFailedLosesNothing(t *testing.T) {
 		r := newRig(t, "mode: advise\n")
 		stop := r.start()
 		defer stop()
-		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		require.NoError(t, r.Unload(t.Context(), "a", client, false))
 		_, err := r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu0", Drain: true})
 		require.ErrorContains(t, err, "still has what it had", "the policy of this test insists on every GPU")
 
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, client))
 		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2, "a stranger's load moves nothing")
 		require.Equal(t, []string{"gpu1"}, gpusOf(r.CurrentPlan().PartitionsOf("a")), "and puts nothing on a GPU that is to be left")
 		_, err = r.Pin(t.Context(), api.PinRequest{})
@@ -176,6 +176,32 @@ func gpusOf(all []*policy.Partition) (gpus []string) {
 		gpus = append(gpus, p.GPU())
 	}
 	return gpus
+}
+
+// A node that is gone may come back as good as new: its GPU's cordon ends meanwhile, where it is ordered.
+func TestACordonOfAGPUThatIsGone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := newRig(t, "interval: 10s\n")
+		r.policies.set(available)
+		stop := r.start()
+		defer stop()
+		_, err := r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1", Drain: true})
+		require.NoError(t, err)
+		all := *r.nodes.Load()
+		r.nodes.Store(&[]*policy.Node{{Name: "n", Gpus: all[0].GetGpus()[:1]}})
+		r.NodesChanged("a GPU is gone")
+		pass(time.Second)
+		_, err = r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1"})
+		require.ErrorIs(t, err, control.ErrNotFound, "it can be cordoned no more")
+		_, err = r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1", Undo: true})
+		require.NoError(t, err)
+		_, err = r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1", Undo: true})
+		require.ErrorIs(t, err, control.ErrNotFound)
+		r.nodes.Store(&all)
+		r.NodesChanged("the GPU is back")
+		pass(time.Second)
+		require.Equal(t, []string{"gpu0", "gpu1"}, r.places())
+	})
 }
 
 func TestCordonsThatCannotBe(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
@@ -340,6 +341,7 @@ type rig struct {
 	requests   *requests
 	recorder   *observe.Recorder
 	db         *bbolt.DB
+	disk       *disk
 	nodes      atomic.Pointer[[]*policy.Node]
 	done       chan error
 }
@@ -382,14 +384,14 @@ func newRigWith(t *testing.T, configuration *config.Config, attached control.Att
 	require.NoError(t, err)
 	r := &rig{
 		t: t, policies: &policies{}, reconciler: &reconciler{}, repository: &repository{}, requests: &requests{},
-		recorder: recorder, db: db, done: make(chan error, 1),
+		recorder: recorder, db: db, disk: &disk{Store: store.NewBolt(db)}, done: make(chan error, 1),
 	}
 	r.nodes.Store(&[]*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}})
 	r.repository.hold(model("a", "d1", 8), model("b", "d1", 0))
 	r.Control, err = control.New(control.Options{
 		Config:     configuration,
 		Nodes:      func() []*policy.Node { return *r.nodes.Load() },
-		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, Store: store.NewBolt(db),
+		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, Store: r.disk,
 		Policies:   func(h control.Hooks) (planner.Host, error) { r.policies.hooks = h; return r.policies, nil },
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },
 		Version:    api.Version{Version: "test", Replica: "conch-0"},
@@ -445,3 +447,6 @@ func (r *rig) lastEvent(kind api.EventKind) api.Event {
 }
 
 var errBoom = errors.New("boom")
+
+// client orders through Triton's protocol.
+var client = repo.Origin{Author: "client"}

@@ -31,8 +31,9 @@ import (
 // the model serves everywhere it is placed, or says why it cannot: the error
 // wraps ErrNotFound where there is nothing of that name, repo.ErrOverride or
 // repo.ErrInvalidModel where it is no model, a *driver.LoadError where its server
-// refused it. What served before serves on then, and the revision is taken back.
-func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
+// refused it. What served before serves on then, and the revision is taken back. The
+// reason may be empty.
+func (c *Control) Load(ctx context.Context, o repo.Order, by repo.Origin) error {
 	if err := c.ready(ctx); err != nil {
 		return err
 	}
@@ -48,13 +49,14 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 	case o.Config != nil:
 		reason += " with a config"
 	}
-	files, err := c.repository.Load(ctx, before.ID, settings.Repository, o, repo.Origin{Author: author, Reason: reason, Time: c.clock.Now()})
+	reason = cmp.Or(by.Reason, reason)
+	files, err := c.repository.Load(ctx, before.ID, settings.Repository, o, repo.Origin{Author: by.Author, Reason: reason, Time: c.clock.Now()})
 	switch {
 	case errors.Is(err, repo.ErrNoModel):
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	case err != nil:
 		// The client hears what Triton says, which is less.
-		c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: "refused: " + err.Error(), Fields: map[string]string{"model": o.Model}})
+		c.event(api.Event{Kind: events.Repository, Author: by.Author, Reason: reason, Message: "refused: " + err.Error(), Fields: map[string]string{"model": o.Model}})
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	_, fails := failing(c.reconciler.Observed())[o.Model]
@@ -62,9 +64,9 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 	if files.ID == before.ID && serves {
 		return nil
 	}
-	c.take(files, author, reason)
+	c.take(files, by.Author, reason)
 	c.reconciler.Retry(o.Model)
-	load := order{author: author, reason: reason, apply: true, model: o.Model}
+	load := order{author: by.Author, reason: reason, apply: true, model: o.Model}
 	if from := c.current(); from.Revision > 0 && !from.given {
 		// It changes that model and no other, in whatever mode.
 		cordoning := c.intent().cordoning(planner.Func(c.ask), from.Plan.Plan)
@@ -86,7 +88,10 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 		}
 		return errors.Join(err, c.takeBack(ctx, before, files, reason, err))
 	}
-	c.event(api.Event{Kind: events.ModelLoaded, Author: author, Message: "model " + o.Model + " is loaded", Fields: map[string]string{"model": o.Model, "revision": files.ID}})
+	if ctx.Err() != nil {
+		return ctx.Err() // the client has gone; the model is desired, and conditions say what comes of it
+	}
+	c.event(api.Event{Kind: events.ModelLoaded, Author: by.Author, Reason: by.Reason, Message: "model " + o.Model + " is loaded", Fields: map[string]string{"model": o.Model, "revision": files.ID}})
 	return nil
 }
 
@@ -98,28 +103,28 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 //
 // As with Triton, it returns once no new request is let in; accepted ones are
 // answered after that.
-func (c *Control) Unload(ctx context.Context, model, author string, dependents bool) error {
+func (c *Control) Unload(ctx context.Context, model string, by repo.Origin, dependents bool) error {
 	if err := c.ready(ctx); err != nil {
 		return err
 	}
 	defer c.release()
 	before := c.intent()
-	reason := "unload of " + model
-	files, err := c.repository.Unload(ctx, before.files.ID, leaving(before.files, model, dependents), repo.Origin{Author: author, Reason: reason, Time: c.clock.Now()})
+	reason := cmp.Or(by.Reason, "unload of "+model)
+	files, err := c.repository.Unload(ctx, before.files.ID, leaving(before.files, model, dependents), repo.Origin{Author: by.Author, Reason: reason, Time: c.clock.Now()})
 	if err != nil || files.ID == before.files.ID {
 		return err
 	}
-	c.take(files, author, reason)
+	c.take(files, by.Author, reason)
 	// The client's impatience must not stop an unload half-way.
 	whole := context.WithoutCancel(ctx)
-	err = c.unload(whole, order{author: author, reason: reason, model: model})
+	err = c.unload(whole, order{author: by.Author, reason: reason, model: model})
 	if errors.Is(err, errHurry) {
 		err = c.reconciler.Settle(whole, 0, model) // which takes a moment: the route table is another then
 	}
 	if err != nil {
 		return errors.Join(err, c.takeBack(whole, before.files, files, reason, err))
 	}
-	c.event(api.Event{Kind: events.ModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
+	c.event(api.Event{Kind: events.ModelUnloaded, Author: by.Author, Reason: by.Reason, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
 	return nil
 }
 
@@ -197,7 +202,6 @@ func (c *Control) takeBack(ctx context.Context, before, ordered *repo.Revision, 
 		}
 	}
 	c.adopt(files, c.settings())
-	c.remember()
 	c.event(api.Event{Kind: events.Repository, Reason: reason + " failed",
 		Message: fmt.Sprintf("repository revision %s is without what %s brought: %v", files.ID, ordered.ID, cause), Fields: map[string]string{"revision": files.ID}})
 	if from := c.current(); from.files != nil && from.files.ID != before.ID {
@@ -209,6 +213,8 @@ func (c *Control) takeBack(ctx context.Context, before, ordered *repo.Revision, 
 			FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: plan.Compute(from.Plan.Plan, next, plan.Changed(from.snapshot, snapshot)...),
 		}))
 	}
+	// A client that orders again and again what cannot be makes two revisions each time, and no plan comes into force for them.
+	c.collect(ctx, files.ID)
 	return err
 }
 

@@ -29,7 +29,7 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		config := "d2"
-		err := r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client")
+		err := r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, client)
 		var refused *driver.LoadError
 		require.ErrorAs(t, err, &refused)
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
@@ -43,11 +43,11 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 		require.Equal(t, api.ModelReady, m.State)
 
 		config = "d3"
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, client))
 		require.Equal(t, "d3", r.reconciler.last().Revision.Model("a").Digest)
 		require.Equal(t, "client", r.reconciler.last().Revision.Author)
 		applied := r.reconciler.count()
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, client))
 		require.Equal(t, applied, r.reconciler.count(), "what is loaded is loaded")
 
 		// Where the model has its places they are not the policy's to take.
@@ -55,7 +55,7 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) {
 			return &policy.Plan{Unplaced: []*policy.Unplaced{{Model: "a", Text: "0/2 partitions: 2 memory"}, {Model: "b", Text: "0/2 partitions: 2 memory"}}}, nil
 		})
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, client))
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
 		require.Equal(t, "d4", r.reconciler.last().Revision.Model("a").Digest)
 		r.policies.set(nil)
@@ -70,7 +70,7 @@ func TestAFirstLoadThatFailsIsShown(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))
-		require.ErrorContains(t, r.Load(t.Context(), repo.Order{Model: "c"}, "client"), "no module named torch")
+		require.ErrorContains(t, r.Load(t.Context(), repo.Order{Model: "c"}, client), "no module named torch")
 		require.Equal(t, []string{"1"}, r.Absent()["c"].Versions)
 		require.Contains(t, r.Absent()["c"].Reason, "no module named torch")
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
@@ -83,10 +83,10 @@ func TestUnload(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
-		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		require.NoError(t, r.Unload(t.Context(), "a", client, false))
 		require.Equal(t, []string{"1"}, r.Absent()["a"].Versions)
 		require.Equal(t, "unloaded", r.Absent()["a"].Reason)
-		require.NoError(t, r.Unload(t.Context(), "b", "client", false))
+		require.NoError(t, r.Unload(t.Context(), "b", client, false))
 		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
 		require.Empty(t, r.CurrentPlan().PartitionsOf("b"))
 	})
@@ -135,13 +135,13 @@ func TestEnsemblesGoWithTheirMembers(t *testing.T) {
 			}
 			return names
 		}
-		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		require.NoError(t, r.Unload(t.Context(), "a", client, false))
 		synctest.Wait()
 		require.Equal(t, []string{"a", "e"}, unloaded(), "what calls it cannot serve")
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, client))
 		require.Empty(t, unloaded())
 		require.Len(t, r.CurrentPlan().PartitionsOf("e"), 2, "it serves again")
-		require.NoError(t, r.Unload(t.Context(), "e", "client", true))
+		require.NoError(t, r.Unload(t.Context(), "e", client, true))
 		synctest.Wait()
 		require.Equal(t, []string{"b", "e"}, unloaded(), "a was loaded for its own sake")
 	})
@@ -181,10 +181,10 @@ func TestAFailedLoadTakesBackItsModelAlone(t *testing.T) {
 		r.reconciler.slow = time.Minute
 		config := "d2"
 		bad := make(chan error, 1)
-		go func() { bad <- r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client") }()
+		go func() { bad <- r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, client) }()
 		pass(time.Second)
 		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))
-		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, "another client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, repo.Origin{Author: "another client"}))
 		var refused *driver.LoadError
 		require.ErrorAs(t, <-bad, &refused)
 		current, err := r.repository.Current()
@@ -205,11 +205,11 @@ func TestAClientsLoadMovesNobodyElse(t *testing.T) {
 				defer r.start()()
 				r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))
 				r.policies.set(firstOnly) // which would take a and b off the second GPU
-				require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, "client"))
+				require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, client))
 				require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
 				require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
 				require.Len(t, r.CurrentPlan().PartitionsOf("c"), 1)
-				require.NoError(t, r.Unload(t.Context(), "c", "client", false))
+				require.NoError(t, r.Unload(t.Context(), "c", client, false))
 				require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
 				require.Empty(t, r.CurrentPlan().PartitionsOf("c"))
 			})

@@ -87,17 +87,26 @@ func (c *Control) choose(ctx context.Context, p orders.Policy) error {
 	}
 	defer c.release()
 	settings := c.settings()
-	ref := c.chosen(p, settings)
+	ref, before := c.chosen(p, settings), c.inForce(settings)
 	if err := c.use(ctx, ref, p.Author, p.Reason); err != nil {
 		return err
 	}
 	p.Over, p.Since = policyText(settings.Policy), c.clock.Now()
-	return c.orders.Declare(func(d *orders.Declared) {
+	return c.declareUsed(ctx, before, func(d *orders.Declared) {
 		d.Policy = &p
 		if samePolicy(ref, c.reference(settings.Policy)) {
 			d.Policy = nil // it is conch.yaml's own again
 		}
 	})
+}
+
+// declareUsed declares what a policy was swapped for. Where that cannot be written down, the policy before is put back in use: a restart would take it.
+func (c *Control) declareUsed(ctx context.Context, before policyhost.Ref, change func(*orders.Declared)) error {
+	err := c.orders.Declare(change)
+	if err != nil {
+		err = errors.Join(err, c.use(context.WithoutCancel(ctx), before, "conch", "an order could not be written down"))
+	}
+	return err
 }
 
 // chosen names an operator's choice.

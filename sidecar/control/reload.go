@@ -44,12 +44,15 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 	if err := c.homeless(ctx, ref, next); err != nil {
 		return fmt.Errorf("reload refused, nothing was changed: %w", err)
 	}
+	declare := c.orders.Declare
 	if a, b := c.reference(before.Policy), c.reference(next.Policy); own == nil && (!samePolicy(a, b) || c.policies.Status().Name != b.Name || c.orders.Declared().Policy != nil) {
+		used := c.inForce(before)
 		if err := c.use(ctx, b, "conch", "reload of the configuration"); err != nil {
 			return fmt.Errorf("reload refused, nothing was changed: %w", err)
 		}
+		declare = func(change func(*orders.Declared)) error { return c.declareUsed(ctx, used, change) }
 	}
-	if err := c.orders.Declare(func(d *orders.Declared) { d.Released, d.Policy = false, own }); err != nil {
+	if err := declare(func(d *orders.Declared) { d.Released, d.Policy = false, own }); err != nil {
 		return err
 	}
 	c.mu.Lock()

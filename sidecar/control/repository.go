@@ -14,6 +14,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/observe"
 )
 
 // Revisions lists the repository's revisions, newest first.
@@ -103,6 +104,7 @@ func (c *Control) serveFiles(ctx context.Context, files *repo.Revision, author, 
 	c.adopt(files, c.settings())
 	message := fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff))
 	c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": files.Directory}})
+	c.collect(context.WithoutCancel(ctx), files.ID)
 	c.ordered(message)
 	return nil
 }
@@ -212,8 +214,8 @@ func (c *Control) retention(newest int, served string) repo.Retention {
 
 // collect forgets old revisions by itself.
 func (c *Control) collect(ctx context.Context, served string) {
-	log, err := c.repository.Log(2*revisionsKept + 1)
-	if err == nil && len(log) <= 2*revisionsKept {
+	n, err := c.repository.Count()
+	if err == nil && n <= 2*revisionsKept {
 		return
 	}
 	var done repo.Collected
@@ -225,6 +227,21 @@ func (c *Control) collect(ctx context.Context, served string) {
 		return
 	}
 	c.log.Info("old revisions of the repository were removed", "revisions", len(done.Revisions), "files", done.Files, "bytes", done.Bytes)
+	c.forget(done.Models)
+}
+
+// forget forgets what was learnt of models that neither a revision has that can be gone back to, by whose names they are given, nor what is planned for.
+func (c *Control) forget(kept []string) {
+	c.mu.Lock()
+	if c.files != nil {
+		for _, m := range c.files.Models {
+			kept = append(kept, m.Name)
+		}
+	}
+	c.mu.Unlock()
+	if err := observe.Prune(c.store, kept); err != nil {
+		c.log.Warn("what was learnt of models that are gone could not be removed", "error", err)
+	}
 }
 
 // Collect removes old revisions by an operator's order. It waits for a plan that is
@@ -242,6 +259,9 @@ func (c *Control) Collect(ctx context.Context, r api.CollectRequest) (repo.Colle
 	done, err := c.repository.Collect(ctx, what)
 	if err != nil {
 		return repo.Collected{}, err
+	}
+	if !r.DryRun {
+		c.forget(done.Models)
 	}
 	if !r.DryRun && (len(done.Revisions) > 0 || done.Files > 0) {
 		c.event(api.Event{Kind: events.Repository, Author: cmp.Or(r.Author, "operator"), Reason: r.Reason,

@@ -173,6 +173,8 @@ func (r *repository) Current() (*repo.Revision, error) {
 	return r.log[0], nil
 }
 
+func (r *repository) Count() (int, error) { return len(r.log), nil }
+
 func (r *repository) Log(int) ([]*repo.Revision, error) { return r.log, nil }
 
 func (r *repository) Compare(from, to string) (*repo.Comparison, error) {
@@ -193,10 +195,15 @@ func (r *repository) Collect(_ context.Context, keep repo.Retention) (repo.Colle
 		case i < keep.Newest || why != "":
 			kept = append(kept, rev)
 			done.Kept = append(done.Kept, repo.Kept{Revision: rev.ID, For: why})
+			for _, m := range rev.Models {
+				done.Models = append(done.Models, m.Name)
+			}
 		default:
 			done.Revisions = append(done.Revisions, rev.ID)
 		}
 	}
+	slices.Sort(done.Models)
+	done.Models = slices.Compact(done.Models)
 	if !keep.DryRun {
 		r.log = kept
 	}

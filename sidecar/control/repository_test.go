@@ -190,7 +190,7 @@ func TestCollectKeepsWhatServes(t *testing.T) {
 			require.NoError(t, err)
 			pass(time.Second)
 		}
-		want := repo.Collected{Revisions: []string{"r2", "r1"}, Kept: []repo.Kept{{Revision: "r4", For: "it serves"}, {Revision: "r3", For: "models of it may still be loaded"}}}
+		want := repo.Collected{Revisions: []string{"r2", "r1"}, Kept: []repo.Kept{{Revision: "r4", For: "it serves"}, {Revision: "r3", For: "models of it may still be loaded"}}, Models: []string{"a"}}
 		done, err := r.Collect(t.Context(), api.CollectRequest{Keep: 1, DryRun: true})
 		require.NoError(t, err)
 		require.Equal(t, want, done)

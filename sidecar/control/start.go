@@ -9,8 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -75,7 +77,6 @@ func (c *Control) begin(ctx context.Context) error {
 	}
 	c.event(api.Event{Kind: events.Started, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model")) + owned(c.version.Replica)})
 	c.adopt(files, settings)
-	c.remember()
 	if resumed == nil {
 		c.setStarting("the policy is starting")
 	}
@@ -217,7 +218,7 @@ func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, 
 }
 
 // adopt makes a repository revision the one to plan for, and sets its models in the
-// recorder.
+// recorder, with what was learnt of them before.
 func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 	grids, misfit := c.declared(files, settings), c.misfits(files, settings)
 	c.mu.Lock()
@@ -238,6 +239,9 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 			line = &observe.Line{Alpha: p.Alpha.Std(), Beta: p.Beta.Std()}
 		}
 		c.recorder.SetModel(m.Name, m.Digest, int(m.Config.GetMaxBatchSize()), line)
+	}
+	if err := c.recorder.Restore(c.store); err != nil {
+		c.log.Warn("what was learnt about models is not usable and is learnt again", "error", err)
 	}
 	c.unknownModels(files, settings)
 	c.estimates.Want(files.Models, c.places(settings))
@@ -280,13 +284,6 @@ func (c *Control) learnt() {
 	}
 }
 
-// remember restores what was learnt of the models as they are now.
-func (c *Control) remember() {
-	if err := c.recorder.Restore(c.store); err != nil {
-		c.log.Warn("what was learnt about models is not usable and is learnt again", "error", err)
-	}
-}
-
 // tidy forgets what is measured of models and partitions that are gone.
 func (c *Control) tidy(s serving) {
 	models, partitions := make([]string, 0, len(s.files.Models)), make([]string, 0, len(s.GetPartitions()))
@@ -297,6 +294,10 @@ func (c *Control) tidy(s serving) {
 		partitions = append(partitions, p.GetId())
 	}
 	c.recorder.Forget(models, partitions)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.loads, func(model string, _ float64) bool { return !slices.Contains(models, model) })
+	maps.DeleteFunc(c.loadedAt, func(model string, _ time.Time) bool { return !slices.Contains(models, model) })
 }
 
 func count(n int, singular string) string {

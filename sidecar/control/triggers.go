@@ -276,7 +276,7 @@ func (c *Control) remind(now time.Time) {
 	for _, m := range c.files.Models {
 		rates[m.Name] = c.recorder.Rates(m.Name, now).Window
 	}
-	c.history.Add(now, rates)
+	c.history.Add(c.began.Add(now.Sub(c.began)), rates) // no minute comes twice where the machine's clock is set back
 }
 
 // planned notes the rates that a plan was made for.

@@ -5,6 +5,7 @@ package control_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -32,6 +33,11 @@ func TestAVariantThatNoPlanWillStart(t *testing.T) {
 					require.Equal(t, want != "", status.Code(err) == codes.Unavailable)
 				}
 				require.Len(t, r.messages(events.VariantWanted), 1)
+				for range 600 { // an hour
+					pass(6 * time.Second)
+					_ = r.Wanted(names.InactiveError{Name: "a", Model: "big", Wish: names.Wish{Accuracy: .9}, Rows: 1})
+				}
+				require.Len(t, r.messages(events.VariantWanted), 7, "a client that asks on does not fill the log")
 			})
 		})
 	}

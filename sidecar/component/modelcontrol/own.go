@@ -30,7 +30,7 @@ func (l own) Load(ctx context.Context, model string, parameters map[string]*trit
 	if err != nil {
 		return err
 	}
-	return loadStatus(ctx, model, l.control.Load(ctx, order, byClient))
+	return loadStatus(ctx, model, l.control.Load(ctx, order, repo.Origin{Author: byClient}))
 }
 
 // loadStatus is Triton's answer to a load that came to err.
@@ -66,7 +66,7 @@ func (l own) Unload(ctx context.Context, model string, parameters map[string]*tr
 	if err != nil {
 		return err
 	}
-	if err := l.control.Unload(ctx, model, byClient, dependents); err != nil {
+	if err := l.control.Unload(ctx, model, repo.Origin{Author: byClient}, dependents); err != nil {
 		return status.Errorf(code(ctx), "failed to unload '%s': %v", model, err)
 	}
 	return nil

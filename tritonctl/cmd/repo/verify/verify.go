@@ -32,7 +32,7 @@ model of the current revision is not to be loaded anew before it is mended.
 With --mend, damaged content is taken out. tritonctl repo import then writes it anew as
 far as the operator's directory still has it, without a new revision. An older revision
 whose content is nowhere else stays damaged: do not go back to it; tritonctl repo gc
-forgets it in time. Imports and orders of clients wait while verify reads.`,
+forgets it in time. Imports and orders go on while verify reads.`,
 		Example: `tritonctl repo verify
 tritonctl repo verify --mend && tritonctl repo import`,
 		Args: cobra.NoArgs,
