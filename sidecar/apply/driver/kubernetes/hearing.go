@@ -71,10 +71,10 @@ func (h *hearing) excused(nodes []*core.Node, of heard) map[string]bool {
 		if !h.dark.IsZero() {
 			h.dark, h.outage = time.Time{}, of.now
 		}
-	case h.dark.Before(of.silent):
-		h.dark = of.silent
 	case h.dark.IsZero():
 		h.dark = of.now
+	case h.dark.Before(of.silent):
+		h.dark = of.silent
 	}
 	if !h.dark.IsZero() && of.now.Sub(h.dark) < believed {
 		h.outage = of.now
