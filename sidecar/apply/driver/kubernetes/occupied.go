@@ -73,7 +73,10 @@ func (d *Driver) others(p *core.Pod, s driver.Spec) (text string) {
 		return ""
 	}
 	wanted := s.GPU.GetId()
-	names := []string{wanted}
+	var names []string
+	if !ours[dnsName(wanted, 63)] { // else an old server of this release has it still, and others have those that have none
+		names = append(names, wanted)
+	}
 	for _, n := range d.nodes {
 		for _, g := range n.GetGpus() {
 			if n.GetName() == node && g.GetId() != wanted && !ours[dnsName(g.GetId(), 63)] {

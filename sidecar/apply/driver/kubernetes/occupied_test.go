@@ -133,6 +133,23 @@ func TestPodsOfOthersHaveGPUs(t *testing.T) {
 	})
 }
 
+// Others have all GPUs of a node but one, which an old server has whose successor finds none. That one is not theirs.
+func TestOthersHaveTheGPUsBesideAnOldServer(t *testing.T) {
+	plugged(t, func(t *testing.T, c *testCluster, d *kubernetes.Driver, start func(gpu int) (pod string, failed chan error), changes chan string) {
+		old, ended := start(0)
+		c.placed(old)
+		pod, failed := start(0)
+		c.unplaced(pod)
+		require.ErrorContains(t, <-failed, "Pods of others have 3 of the 4 GPUs of node node-1")
+		require.Equal(t, "GPU node-1.gpu-1 is taken by a Pod of others, and others have changed", <-changes)
+		require.Equal(t, []string{"", byOthers, byOthers, byOthers}, taken(d))
+		p := c.pod(old)
+		p.Status.Phase = core.PodFailed
+		require.NoError(t, c.Tracker().Update(pods, p, namespace))
+		require.Error(t, <-ended)
+	})
+}
+
 // A GPU that an old server has which is about to end is nobody else's.
 func TestAnOldServerHasTheGPU(t *testing.T) {
 	plugged(t, func(t *testing.T, c *testCluster, d *kubernetes.Driver, start func(gpu int) (pod string, failed chan error), changes chan string) {
