@@ -69,7 +69,7 @@ func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
 			if unknown != nil || before.Labels[LabelRelease] != d.b.Release {
 				return err
 			}
-			if asGood(before, want) {
+			if before.DeletionTimestamp == nil && asGood(before, want) {
 				return nil
 			}
 			if why, err = d.outdated(ctx, before); err != nil {
@@ -109,13 +109,13 @@ func asGood(is, want *resource.ResourceClaim) bool {
 
 // outdated deletes a claim that is not as it is wanted, once no Pod uses it, and says what it waits for.
 func (d *Driver) outdated(ctx context.Context, c *resource.ResourceClaim) (why string, err error) {
+	if c.DeletionTimestamp != nil {
+		return "it is still being deleted", nil
+	}
 	for _, p := range d.cache.ofRelease() {
 		if uses(p, c.Name) {
 			return "pod " + p.Name + " has it, which shares the GPU in another way", nil
 		}
-	}
-	if c.DeletionTimestamp != nil {
-		return "it is still being deleted", nil
 	}
 	return "it is not deleted yet", d.deleteClaim(ctx, c)
 }

@@ -21,19 +21,37 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
 )
 
-// A claim that is being deleted is waited for before there is a Pod that wants it.
+var claimsOf = resource.SchemeGroupVersion.WithResource("resourceclaims")
+
+// A claim that is being deleted is waited for before there is a Pod that wants it, also where it differs in nothing that counts from the one that is wanted.
 func TestAClaimThatIsGoing(t *testing.T) {
+	for _, class := range []string{"", "gpu.of-mine"} {
+		t.Run(class, func(t *testing.T) { aClaimIsGoing(t, class) })
+	}
+}
+
+// aClaimIsGoing starts a server, by a conch whose claims are of a class, on a GPU whose claim by another is being deleted.
+func aClaimIsGoing(t *testing.T, class string) {
 	now := meta.Now()
 	c := newCluster(t, node("node-1"), slice("node-1"))
-	d := open(t, options(c))
-	before, err := d.Start(t.Context(), part(t, d, "p", 40))
+	c.claimsStay()
+	first, err := begin(t.Context(), options(c))
 	require.NoError(t, err)
+	before, err := first.Start(t.Context(), part(t, first, "p", 40))
+	require.NoError(t, err)
+	require.NoError(t, before.Leave())
+	require.NoError(t, first.Close())
 	claims, err := c.ResourceV1().ResourceClaims(namespace).List(t.Context(), meta.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, claims.Items, 1)
 	going := claims.Items[0].DeepCopy()
 	going.DeletionTimestamp, going.Finalizers = &now, []string{"resource.kubernetes.io/delete-protection"}
-	require.NoError(t, c.Tracker().Update(resource.SchemeGroupVersion.WithResource("resourceclaims"), going, namespace))
+	require.NoError(t, c.Tracker().Update(claimsOf, going, namespace))
+	o := options(c)
+	o.GPUClass = class
+	d := open(t, o)
+	found, err := d.Find(t.Context())
+	require.NoError(t, err)
 	c.ClearActions()
 	spec, started, failed := part(t, d, "q", 40), make(chan driver.Server, 1), make(chan error, 1)
 	go func() {
@@ -51,30 +69,34 @@ func TestAClaimThatIsGoing(t *testing.T) {
 		return n > 1
 	})
 	require.Len(t, c.names(), 1)
-	require.NoError(t, c.Tracker().Delete(resource.SchemeGroupVersion.WithResource("resourceclaims"), namespace, going.Name))
+	require.NoError(t, c.Tracker().Delete(claimsOf, namespace, going.Name))
 	s := <-started
 	require.NoError(t, <-failed)
-	require.NoError(t, before.Stop(t.Context()))
+	require.NoError(t, found[0].Stop(t.Context()))
 	require.NoError(t, s.Stop(t.Context()))
 }
 
-// A GPU is to be shared in another way. The API server changes no claim: the old one goes once its last server has ended, and is made anew for the next.
-func TestAClaimIsOfAnotherSharing(t *testing.T) {
-	c := newCluster(t, node("node-1"), slice("node-1"))
-	gvr := resource.SchemeGroupVersion.WithResource("resourceclaims")
+// claimsStay has the API server refuse changes of claims.
+func (c *testCluster) claimsStay() {
 	c.PrependReactor("patch", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch := a.(clienttesting.PatchAction)
-		o, err := c.Tracker().Get(gvr, namespace, patch.GetName())
+		o, err := c.Tracker().Get(claimsOf, namespace, patch.GetName())
 		if err != nil {
 			return false, nil, nil // it is made
 		}
 		is, want := o.(*resource.ResourceClaim), &resource.ResourceClaim{}
-		require.NoError(t, json.Unmarshal(patch.GetPatch(), want))
+		require.NoError(c.t, json.Unmarshal(patch.GetPatch(), want))
 		if equality.Semantic.DeepEqual(is.Spec, want.Spec) {
 			return false, nil, nil
 		}
 		return true, nil, apierrors.NewInvalid(resource.SchemeGroupVersion.WithKind("ResourceClaim").GroupKind(), is.Name, field.ErrorList{field.Invalid(field.NewPath("spec"), is.Spec, "field is immutable")})
 	})
+}
+
+// A GPU is to be shared in another way. The API server changes no claim: the old one goes once its last server has ended, and is made anew for the next.
+func TestAClaimIsOfAnotherSharing(t *testing.T) {
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	c.claimsStay()
 	first, err := begin(t.Context(), options(c))
 	require.NoError(t, err)
 	old := part(t, first, "p", 100)
