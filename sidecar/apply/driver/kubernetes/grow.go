@@ -158,7 +158,12 @@ type likeness struct {
 // liken adds how GPUs of the cluster are asked for, by their types. MIG partitions are not: which a node has is its operator's choice.
 func (b build) liken(all map[string]likeness, w world) {
 	for _, n := range w.nodes {
-		if product := n.Labels[labelProduct]; product != "" {
+		product := n.Labels[labelProduct]
+		if product == "" {
+			continue
+		}
+		// A node that goes has its label for longer than its DRA driver.
+		if offered := n.Status.Allocatable[core.ResourceName(b.GPUResource)]; offered.Value() > 0 || !all[gpuTypeNamed(product)].byClaim {
 			all[gpuTypeNamed(product)] = likeness{false, product}
 		}
 	}

@@ -150,3 +150,22 @@ func TestTheLastNodeDies(t *testing.T) {
 		require.Len(t, c.names(), 3)
 	}, node("node-1"), "node-1")
 }
+
+// The DRA driver of a node that goes ends before the node is gone, whose label says the product still. Others are asked for as it has asked for its own.
+func TestTheLastNodeGoesAfterItsDriver(t *testing.T) {
+	n := node("node-1")
+	n.Labels = map[string]string{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+	growing(t, func(t *testing.T, c *testCluster, d *kubernetes.Driver) {
+		d.Want(map[string]int{a100: 2})
+		time.Sleep(time.Minute)
+		require.NoError(t, c.ResourceV1().ResourceSlices().Delete(t.Context(), "node-1-gpus", meta.DeleteOptions{}))
+		time.Sleep(10 * time.Second)
+		require.NoError(t, c.CoreV1().Nodes().Delete(t.Context(), "node-1", meta.DeleteOptions{}))
+		time.Sleep(time.Minute)
+		require.Empty(t, d.Nodes())
+		require.Len(t, c.names(), 2)
+		for _, name := range c.names() {
+			require.Len(t, c.pod(name).Spec.ResourceClaims, 1)
+		}
+	}, n, "node-1")
+}
