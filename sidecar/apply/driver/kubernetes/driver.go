@@ -40,6 +40,12 @@ type Driver struct {
 	condemned map[types.UID]time.Time
 	// doubtful are names of Pods whose creation was not answered, with when that was: the API server may have made them all the same.
 	doubtful map[string]time.Time
+	// found are the Pods that Find has seen, by unique id, nil before, and made are names of those that this conch has asked for since, with when that was. What else comes
+	// is of the conch that led before, whose last requests the API server was slow to answer.
+	found map[types.UID]bool
+	made  map[string]time.Time
+	// idle, the loop's alone, is when this conch did not lead the last time.
+	idle time.Time
 	// claiming counts the starts under way that need a GPU's claim, by the claim's name; or goes.
 	claiming map[string]int
 	// nodes are those of the last look, and hearing, the loop's alone, is what it has seen of them. Vanished, the loop's too, is since when nodes offer no GPU that did.
@@ -73,7 +79,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, claiming: map[string]int{}, likes: map[string]likeness{}, short: map[string]short{}, occupied: map[string]occupation{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
+		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, made: map[string]time.Time{}, claiming: map[string]int{}, likes: map[string]likeness{}, short: map[string]short{}, occupied: map[string]occupation{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
 	}
 	var err error
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {
@@ -166,7 +172,13 @@ func (d *Driver) Find(ctx context.Context) ([]driver.Server, error) {
 	slices.SortFunc(pods, func(a, b *core.Pod) int { return cmp.Compare(generation(b), generation(a)) })
 	var all []driver.Server
 	var errs []error
-	kept := map[string]bool{}
+	kept, seen := map[string]bool{}, map[types.UID]bool{}
+	for _, p := range pods {
+		seen[p.UID] = true
+	}
+	d.mu.Lock()
+	d.found = seen
+	d.mu.Unlock()
 	for _, p := range pods {
 		spec, err := bundle(p)
 		key := spec.Partition.GetId() + " " + spec.Hash
@@ -281,6 +293,9 @@ func (d *Driver) createNext(ctx context.Context, spec driver.Spec, label string)
 	if err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
+	d.made[want.Name] = time.Now()
+	d.mu.Unlock()
 	pod, err := d.b.Client.CoreV1().Pods(d.b.Namespace).Create(ctx, want, meta.CreateOptions{FieldManager: fieldManager})
 	if err != nil && !refusal(err) {
 		d.mu.Lock()

@@ -13,6 +13,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -37,14 +38,16 @@ func (d *Driver) keep(ctx context.Context) {
 		case <-tick.C:
 		}
 		d.lookAtNodes()
-		if d.b.Fence() == nil {
-			d.bury(ctx)
-			d.mark(ctx)
-			d.noteModels(ctx)
-			d.releaseClaims(ctx)
-			d.guard(ctx)
-			d.grow(ctx)
+		if d.b.Fence() != nil {
+			d.idle = time.Now()
+			continue
 		}
+		d.bury(ctx)
+		d.mark(ctx)
+		d.noteModels(ctx)
+		d.releaseClaims(ctx)
+		d.guard(ctx)
+		d.grow(ctx)
 	}
 }
 
@@ -161,26 +164,36 @@ func difference(before, now []*policy.Node) string {
 	return text
 }
 
-// doubt is for how long a Pod may come to be known, such as one whose creation was not answered.
+// doubt is for how long a Pod may come to be known, such as one whose creation was not answered: while this conch leads, and the API server answers.
 const doubt = 2 * time.Minute
 
-// bury removes Pods that are dead, those that were to be removed before and are not, and those that were made though nobody heard of it.
+// bury removes Pods that are dead, those that were to be removed before and are not, and those that were made though nobody heard of it, by this conch or by the one that
+// led before.
 func (d *Driver) bury(ctx context.Context) {
 	pods := d.cache.ofRelease()
-	there := map[types.UID]bool{}
+	there, named := map[types.UID]bool{}, map[string]bool{}
 	for _, p := range pods {
-		there[p.UID] = true
+		there[p.UID], named[p.Name] = true, true
+	}
+	forgotten := func(since time.Time) bool {
+		return min(time.Since(since), time.Since(d.cache.silentAt()), time.Since(d.idle)) > doubt
 	}
 	d.mu.Lock()
-	maps.DeleteFunc(d.doubtful, func(_ string, since time.Time) bool { return time.Since(since) > doubt })
-	maps.DeleteFunc(d.condemned, func(uid types.UID, since time.Time) bool { return !there[uid] && time.Since(since) > doubt }) // it was gone before
+	maps.DeleteFunc(d.doubtful, func(_ string, since time.Time) bool { return forgotten(since) })
+	maps.DeleteFunc(d.condemned, func(uid types.UID, since time.Time) bool { return !there[uid] && forgotten(since) }) // it was gone before
+	maps.DeleteFunc(d.made, func(name string, since time.Time) bool { return !named[name] && forgotten(since) })
 	d.mu.Unlock()
 	for _, p := range pods {
 		d.mu.Lock()
 		_, condemned := d.condemned[p.UID]
 		_, doubtful := d.doubtful[p.Name]
+		_, made := d.made[p.Name]
+		stray := d.found != nil && !d.found[p.UID] && !made
 		d.mu.Unlock()
-		if over(p) || condemned || doubtful {
+		if stray && !condemned {
+			d.b.Logger.Warn("a Pod of the release is removed that the conch which led before had asked for, and which was made since", "pod", p.Name)
+		}
+		if over(p) || condemned || doubtful || stray {
 			if err := d.remove(ctx, p.Name, p.UID, 0); err != nil {
 				d.b.Logger.Debug("a dead Pod could not be removed; it is tried again", "pod", p.Name, "error", err)
 			}
@@ -224,7 +237,7 @@ func (d *Driver) noteModels(ctx context.Context) {
 			return
 		}
 		err := d.describe(ctx, s.name, map[string]any{"metadata": map[string]any{"annotations": map[string]string{annotationModels: *has}}})
-		if err != nil && !refusal(err) {
+		if err != nil && (!refusal(err) || apierrors.IsTooManyRequests(err)) {
 			d.b.Logger.Debug("the models of a Pod could not be noted; it is tried again", "pod", s.name, "error", err)
 			return
 		}

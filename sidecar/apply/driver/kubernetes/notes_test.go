@@ -19,14 +19,17 @@ import (
 func TestAPodSaysWhichModelsItsServerHas(t *testing.T) {
 	c := newCluster(t, node("node-1"), slice("node-1"))
 	var requests atomic.Int64
-	var deaf atomic.Bool
+	var trouble atomic.Pointer[apierrors.StatusError]
 	c.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch := a.(clienttesting.PatchAction)
 		require.Equal(t, "status", patch.GetSubresource(), "the role has no other")
 		if strings.Contains(string(patch.GetPatch()), "conch.io/models") {
 			requests.Add(1)
 		}
-		return deaf.Load(), nil, apierrors.NewInternalError(errors.New("no leader"))
+		if err := trouble.Load(); err != nil {
+			return true, nil, err
+		}
+		return false, nil, nil
 	})
 	says := func(models string) {
 		t.Helper()
@@ -48,17 +51,20 @@ func TestAPodSaysWhichModelsItsServerHas(t *testing.T) {
 	require.True(t, answering(c.pod("conch-p-1")), "what else it says stays")
 	require.Equal(t, "100% of node-1.gpu-0", c.pod("conch-p-1").Annotations["conch.io/share"])
 
-	deaf.Store(true)
-	require.NoError(t, s.Unload(t.Context(), "m"))
-	_, err = s.Models(t.Context())
-	require.NoError(t, err)
-	eventually(t, "it is tried again", func() bool { return requests.Load() >= 3 })
-	deaf.Store(false)
-	says("")
-	require.NoError(t, s.Load(t.Context(), "m"))
-	_, err = s.Models(t.Context())
-	require.NoError(t, err)
-	says("m")
+	for _, err := range []*apierrors.StatusError{apierrors.NewInternalError(errors.New("no leader")), apierrors.NewTooManyRequests("busy", 1)} {
+		before := requests.Load()
+		trouble.Store(err)
+		require.NoError(t, s.Unload(t.Context(), "m"))
+		_, err := s.Models(t.Context())
+		require.NoError(t, err)
+		eventually(t, "it is tried again", func() bool { return requests.Load() >= before+2 })
+		trouble.Store(nil)
+		says("")
+		require.NoError(t, s.Load(t.Context(), "m"))
+		_, err = s.Models(t.Context())
+		require.NoError(t, err)
+		says("m")
+	}
 	require.NoError(t, s.Leave())
 	require.NoError(t, first.Close())
 

@@ -118,6 +118,66 @@ func TestAPodOfWhichTheAPIServerSaidNothing(t *testing.T) {
 	<-s.Done()
 }
 
+// The conch that led before had asked for a Pod, which is made only when this one has looked for servers. It is nobody's, and goes.
+func TestAPodOfTheConchBefore(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCluster(t, node("node-1"), slice("node-1"))
+		c.silent = true
+		d := open(t, options(c))
+		require.NoError(t, c.Tracker().Add(ofRelease("conch-early-1", "1", "7")))
+		time.Sleep(time.Minute)
+		require.Len(t, c.names(), 1, "it is not looked for yet")
+		_, err := d.Find(t.Context())
+		require.Error(t, err, "none that conch made")
+		time.Sleep(time.Second)
+		require.Empty(t, c.names())
+		require.NoError(t, c.Tracker().Add(ofRelease("conch-late-1", "2", "8")))
+		ctx, stop := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := d.Start(ctx, part(t, d, "p", 100))
+			failed <- err
+		}()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, []string{"conch-p-1"}, c.names())
+		stop()
+		require.Error(t, <-failed)
+	})
+}
+
+// An outage follows, in which this conch does not lead. The Pod comes to be known long after that, and goes all the same.
+func TestAPodOfWhichTheAPIServerSaidNothingBeforeAnOutage(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCluster(t, node("node-1"), slice("node-1"))
+		c.silent = true
+		var unheard *core.Pod
+		c.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			unheard = a.(clienttesting.CreateAction).GetObject().(*core.Pod).DeepCopy()
+			return true, nil, apierrors.NewTimeoutError("etcd: request timed out", 1)
+		})
+		var led atomic.Bool
+		led.Store(true)
+		o := options(c)
+		o.Fence = func() error {
+			if led.Load() {
+				return nil
+			}
+			return kubernetes.ErrNotLeading
+		}
+		d := open(t, o)
+		_, err := d.Start(t.Context(), part(t, d, "p", 100))
+		require.ErrorContains(t, err, "timed out")
+		led.Store(false)
+		time.Sleep(10 * time.Minute)
+		led.Store(true)
+		time.Sleep(time.Minute)
+		unheard.UID, unheard.CreationTimestamp = types.UID("unheard"), meta.Now()
+		require.NoError(t, c.Tracker().Create(pods, unheard, namespace))
+		time.Sleep(time.Minute)
+		require.Empty(t, c.names())
+	})
+}
+
 // A Pod whose readiness gate could not be set gets it later, from the same conch or from the next one.
 func TestTheReadinessGateIsSetLater(t *testing.T) {
 	c := newCluster(t, node("node-1"), slice("node-1"))
