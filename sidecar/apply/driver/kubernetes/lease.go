@@ -63,12 +63,13 @@ type Lease struct {
 	// renewed is when the last renewal that succeeded was asked for; nil: none is in force.
 	renewed atomic.Pointer[moment]
 	wall    func() time.Time
-	// aside ends this conch's turn.
-	aside atomic.Pointer[context.CancelFunc]
-	led   chan struct{}
-	first sync.Once
-	stop  context.CancelFunc
-	ended sync.WaitGroup
+	// aside ends this conch's turn; yields: that is about to be called.
+	aside  atomic.Pointer[context.CancelFunc]
+	yields atomic.Bool
+	led    chan struct{}
+	first  sync.Once
+	stop   context.CancelFunc
+	ended  sync.WaitGroup
 
 	watching sync.Mutex
 	others   *coordination.Lease // as the watch saw it last, at heard; nil: it is to be asked for
@@ -121,6 +122,7 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 		for life.Err() == nil {
 			turn, end := context.WithCancel(life)
 			l.aside.Store(&end)
+			l.yields.Store(false)
 			elector.Run(turn)
 			aside := turn.Err() != nil
 			end()
@@ -176,7 +178,7 @@ func (l *Lease) hasLed() bool {
 
 // Held is nil while no other conch can lead.
 func (l *Lease) Held() error {
-	if l.age() > l.deadline {
+	if l.yields.Load() || l.age() > l.deadline {
 		return ErrNotLeading
 	}
 	return nil
@@ -253,8 +255,10 @@ func (l *Lease) Release() {
 }
 
 // StepAside gives the lease back, and asks for it again only after the time for which it lasts: another conch that waits has it by then, and Lost is called. Where none does,
-// this one leads on.
+// this one leads on. It changes nothing for as long before as where the lease is lost: what was asked for is done when another one looks at the cluster.
 func (l *Lease) StepAside() {
+	l.yields.Store(true)
+	time.Sleep(l.duration - l.deadline)
 	if end := l.aside.Load(); end != nil {
 		(*end)()
 	}

@@ -253,3 +253,39 @@ func TestALeaseThatIsGivenBackIsNotHeld(t *testing.T) {
 		require.True(t, given)
 	})
 }
+
+// TestWhoStepsAsideChangesNothingBefore: changes that are under way are made before another may look at the cluster. Where none leads, this one does again.
+func TestWhoStepsAsideChangesNothingBefore(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var given atomic.Bool
+		c.PrependReactor("update", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if holder := a.(clienttesting.UpdateAction).GetObject().(*coordination.Lease).Spec.HolderIdentity; holder == nil || *holder == "" {
+				given.Store(true)
+			}
+			return false, nil, nil
+		})
+		l, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+			Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "first",
+			Logger: slog.New(slog.DiscardHandler), Lost: func(string) {},
+		})
+		require.NoError(t, err)
+		aside := make(chan struct{})
+		go func() {
+			l.StepAside()
+			close(aside)
+		}()
+		synctest.Wait()
+		require.ErrorIs(t, l.Held(), kubernetes.ErrNotLeading)
+		time.Sleep(900 * time.Millisecond)
+		require.ErrorIs(t, l.Held(), kubernetes.ErrNotLeading)
+		require.False(t, given.Load())
+		<-aside
+		time.Sleep(time.Second)
+		require.True(t, given.Load())
+		require.ErrorIs(t, l.Held(), kubernetes.ErrNotLeading)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, l.Held())
+		l.Release()
+	})
+}
