@@ -454,7 +454,7 @@ func (l *loop) ending(v *server, kind decide.Kind) func(context.Context, *task) 
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.o.StopTimeout)
 		defer cancel()
 		errs = append(errs, s.Stop(within), r.removeDirectory(context.WithoutCancel(ctx), v))
-		return outcome{err: errors.Join(errs...), note: func(l *loop) { l.remove(v) }}
+		return outcome{err: errors.Join(errs...), note: func(l *loop) { l.remove(v); delete(l.mutes, v) }}
 	}
 }
 

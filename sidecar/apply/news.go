@@ -19,7 +19,9 @@ func (l *loop) died(v *server) {
 		return
 	}
 	l.remove(v)
-	delete(l.mutes, v)
+	if delete(l.mutes, v); v.Broken == "" && len(l.mutes) == 0 {
+		l.r.cut.Store(nil) // those that did not answer have ended by themselves: conch is not cut off from them
+	}
 	for slot, t := range l.under {
 		if slot.Server == v.ID && t.Kind != decide.LoadIt {
 			t.cancel() // a load finds out by itself whether its server lives

@@ -103,23 +103,52 @@ func TestAServerThatHangs(t *testing.T) {
 	})
 }
 
+// onTwoNodes has a server p on one node, and q on another. Refuse is how those of some partitions answer probes.
+func onTwoNodes(t *testing.T, w *world, r *apply.Reconciler) (refuse func(err error, partitions ...string)) {
+	t.Helper()
+	files := w.revision("r1", map[string]int{"a": 8})
+	d := desired(1, files, partition("p", "g0", 50, "a"), partition("q", "g0", 50, "a"))
+	d.Snapshot.Nodes = append(d.Snapshot.Nodes, &policy.Node{Name: "other", Gpus: []*policy.GPU{{Id: "g0", Type: "A", Emulated: true, MemoryBytes: 100}}})
+	d.Plan.Partitions[1].Node = "other"
+	require.NoError(t, set(t, r, d))
+	w.did()
+	return func(err error, partitions ...string) {
+		for _, id := range partitions {
+			s := w.at(id)
+			w.mu.Lock()
+			s.refuse = err
+			w.mu.Unlock()
+		}
+	}
+}
+
+// All servers die at once, and are silent a moment before that is known. That they take long to start is no reason to step aside for another conch.
+func TestAllServersDie(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
+		refuse := onTwoNodes(t, w, r)
+		refuse(status.Error(codes.Unavailable, "connection refused"), "p", "q")
+		after(5 * time.Second)
+		require.NotZero(t, r.CutOff())
+		w.mu.Lock()
+		w.startErr["p"], w.startErr["q"] = errors.New("the image is on its way"), errors.New("the image is on its way")
+		w.mu.Unlock()
+		for _, id := range []string{"p", "q"} {
+			s := w.at(id)
+			w.mu.Lock()
+			s.die("tritonserver exited: signal: killed")
+			w.mu.Unlock()
+		}
+		after(time.Second)
+		require.Zero(t, r.CutOff())
+		after(time.Minute)
+		require.Zero(t, r.CutOff())
+	})
+}
+
 // A conch that is cut off from the servers of all nodes ends none of them; one that alone does not answer is broken, on whichever node it is.
 func TestAConchThatIsCutOff(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
-		files := w.revision("r1", map[string]int{"a": 8})
-		d := desired(1, files, partition("p", "g0", 50, "a"), partition("q", "g0", 50, "a"))
-		d.Snapshot.Nodes = append(d.Snapshot.Nodes, &policy.Node{Name: "other", Gpus: []*policy.GPU{{Id: "g0", Type: "A", Emulated: true, MemoryBytes: 100}}})
-		d.Plan.Partitions[1].Node = "other"
-		require.NoError(t, set(t, r, d))
-		w.did()
-		refuse := func(err error, partitions ...string) {
-			for _, id := range partitions {
-				s := w.at(id)
-				w.mu.Lock()
-				s.refuse = err
-				w.mu.Unlock()
-			}
-		}
+		refuse := onTwoNodes(t, w, r)
 		refused := status.Error(codes.Unavailable, "no route to host")
 		require.Zero(t, r.CutOff())
 		refuse(refused, "p", "q")

@@ -76,8 +76,8 @@ func (l *loop) mute(v *server, at time.Time, reason string) {
 	}
 }
 
-// CutOff is since when no server of any node has answered this conch, those of before and those that were started meanwhile; zero where one does, or none is wanted. It
-// is not known where all are on one node.
+// CutOff is since when no server of any node has answered this conch, those of before and those that were started meanwhile; zero where one does, all have ended by
+// themselves, or none is wanted. It is not known where all are on one node.
 func (r *Reconciler) CutOff() time.Time {
 	if since := r.cut.Load(); since != nil {
 		return *since
