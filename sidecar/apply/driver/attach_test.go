@@ -271,6 +271,62 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 	require.Empty(t, again.HandBack(t.Context(), false))
 }
 
+// One conch takes over what another one gives back. Neither has the server load its models again and again.
+func TestAttachWhereTwoWantDifferentThings(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a")
+	controls, changes := attachTo(t, watchful, o)
+	observes, _ := attachTo(t, watchful, o)
+	every := func(string) bool { return true }
+	took, gave := 0, 0
+	round := func() (takes error) {
+		for _, d := range []*Attached{controls, observes} {
+			_, err := d.States(t.Context())
+			require.NoError(t, err)
+		}
+		controls.Look(t.Context())
+		for _, h := range controls.TakeOver(t.Context(), every) {
+			if takes = h.Err; h.Err == nil {
+				took++
+			}
+		}
+		observes.Look(t.Context())
+		for _, h := range observes.HandBack(t.Context(), false) {
+			if h.Err == nil {
+				gave++
+			}
+		}
+		return takes
+	}
+	for range 10 {
+		_ = round()
+	}
+	require.Equal(t, []int{1, 1}, []int{took, gave})
+	require.ErrorIs(t, round(), errUndone)
+	e := controls.endpoints[0]
+	earlier := func(by time.Duration) { // a while goes by
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		last := e.turns["a"]
+		last.at = last.at.Add(-by)
+		e.turns["a"], e.again = last, e.again.Add(-by)
+	}
+	for len(changes) > 0 {
+		<-changes
+	}
+	earlier(undonePause)
+	for !strings.Contains(<-changes, "may be changed again") {
+	}
+	require.NoError(t, round())
+	require.Equal(t, []int{2, 1}, []int{took, gave}, "whoever gives back pauses, too")
+	e.mu.Lock()
+	require.Equal(t, 2*undonePause, e.turns["a"].pause)
+	e.mu.Unlock()
+
+	require.Len(t, controls.HandBack(t.Context(), false), 1)
+	require.NoError(t, controls.TakeOver(t.Context(), every)[0].Err, "its own change is no one else's")
+}
+
 // A server that takes no loads is left alone, and asked once.
 func TestAttachLeavesAServerWithoutControl(t *testing.T) {
 	t.Parallel()

@@ -47,6 +47,9 @@ type endpoint struct {
 	unlisted map[string]bool
 	// refusals are models whose takeover failed, in this life.
 	refusals map[string]bool
+	// turns are what conch has changed of models, in this life, and again is when it may change anew what others have undone; zero: nothing is.
+	turns map[string]turn
+	again time.Time
 	// retired: it is none of the driver's servers any more. Users are the attachedServers that are not left yet.
 	retired bool
 	users   int
@@ -62,6 +65,9 @@ type lifetime struct {
 func (e *endpoint) watch(ctx context.Context, changed func(string)) {
 	for !e.useless() {
 		e.look(ctx, changed)
+		if e.due(time.Now()) {
+			changed(fmt.Sprintf("what others have changed back at %s may be changed again", e.at.GRPC))
+		}
 		if !sleep(ctx, e.health.Period) {
 			return
 		}
@@ -299,7 +305,7 @@ func (e *endpoint) up(models []Served, learnt int) bool {
 	if e.life == nil {
 		e.life = &lifetime{over: make(chan struct{})}
 		e.shut, e.knocked = nil, false
-		e.refusals = map[string]bool{}
+		e.refusals, e.turns, e.again = map[string]bool{}, map[string]turn{}, time.Time{}
 	}
 	e.tell()
 	return other

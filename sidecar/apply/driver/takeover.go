@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -88,9 +89,11 @@ func (d *Attached) TakeOver(ctx context.Context, want func(model string) bool) [
 				continue
 			}
 			h := Handover{GPU: e.at.GPU, Endpoint: e.at.GRPC, Model: m.Name, Change: "the delay of dynamic_batching taken out"}
-			if h.Err = d.takeOver(ctx, e, m); h.Err != nil {
+			if h.Err = e.inTurn(m.Name, true, func() error { return d.takeOver(ctx, e, m) }); h.Err != nil {
 				h.Change = ""
-				e.refuse(m.Name, h.Err)
+				if !errors.Is(h.Err, errUndone) {
+					e.refuse(m.Name, h.Err)
+				}
 			}
 			all = append(all, h)
 		}
@@ -157,7 +160,7 @@ func (d *Attached) HandBack(ctx context.Context, dry bool) []Handover {
 			case !state.Up:
 				h.Err = fmt.Errorf("%w: %s; order it again once the server is back", ErrDown, state.Reason)
 			case !dry:
-				h.Err = d.override(ctx, e, m.Name, before)
+				h.Err = e.inTurn(m.Name, false, func() error { return d.override(ctx, e, m.Name, before) })
 			}
 			if h.Err != nil {
 				h.Change = ""
@@ -166,6 +169,72 @@ func (d *Attached) HandBack(ctx context.Context, dry bool) []Handover {
 		}
 	}
 	return all
+}
+
+// errUndone is why a model is not changed again at once.
+var errUndone = errors.New("what conch had changed was changed back, as by another Conch before the same server in another mode; it is changed again after a while")
+
+// Where others change back what conch has changed it is changed again after undonePause, and after up to undoneLongest while that goes on: each change is a load, and two
+// conchs that want different things would have a server load its models for ever.
+const (
+	undonePause   = time.Minute
+	undoneLongest = time.Hour
+)
+
+// turn is what conch has changed last of a model: whether it took it over, or gave it back, when, and after how long it does so again.
+type turn struct {
+	took  bool
+	at    time.Time
+	pause time.Duration
+}
+
+// inTurn has a model taken over, or given back, unless others have undone that a moment ago.
+func (e *endpoint) inTurn(model string, take bool, do func() error) error {
+	if err := e.mayChange(model, take, time.Now()); err != nil {
+		return err
+	}
+	err := do()
+	if err == nil {
+		e.hasChanged(model, take, time.Now())
+	}
+	return err
+}
+
+// mayChange reports whether a model is to be taken over, or given back, now. Where conch did the same last, others have undone it.
+func (e *endpoint) mayChange(model string, take bool, now time.Time) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last, did := e.turns[model]
+	next := last.at.Add(last.pause)
+	if !did || last.took != take || !now.Before(next) {
+		return nil
+	}
+	if e.again.IsZero() || next.Before(e.again) {
+		e.again = next
+	}
+	return errUndone
+}
+
+// hasChanged notes that a model was taken over, or given back.
+func (e *endpoint) hasChanged(model string, take bool, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := turn{take, now, undonePause}
+	if last, did := e.turns[model]; did && last.took == take && now.Sub(last.at) < 2*last.pause {
+		next.pause = min(2*last.pause, undoneLongest)
+	}
+	e.turns[model] = next
+}
+
+// due reports, once, that what others have undone may be changed again.
+func (e *endpoint) due(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.again.IsZero() || now.Before(e.again) {
+		return false
+	}
+	e.again = time.Time{}
+	return true
 }
 
 // known reports whether a message has no field that this build does not know.
