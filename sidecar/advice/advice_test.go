@@ -233,6 +233,9 @@ func TestGPUs(t *testing.T) {
 	serving, spare = advice.GPUs(append(nodes, &policy.Node{Name: "m", Gpus: []*policy.GPU{{Id: "whole"}}}), p, measured)
 	require.Equal(t, "n/whole", serving[0].ID, "on several machines the machine's name belongs to it")
 	require.Equal(t, []string{"n/empty"}, spare, "a partition without a node is on any")
+
+	_, spare = advice.GPUs([]*policy.Node{{Name: "g", Gpus: []*policy.GPU{{Id: "gpu-0"}}}, {Name: "n", Gpus: []*policy.GPU{{Id: "n.gpu-0"}}}}, nil, nil)
+	require.Equal(t, []string{"g/gpu-0", "n.gpu-0"}, spare, "in a cluster the machine's name is in that of the GPU")
 }
 
 // What an autoscaler of nodes is told: by type, and nothing while there is no advice.

@@ -52,7 +52,7 @@ func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStat
 
 // name is a GPU's id, with its node's where there are several: in a cluster the id begins with that.
 func name(nodes []*policy.Node, n *policy.Node, g *policy.GPU) string {
-	if len(nodes) > 1 && !strings.HasPrefix(g.GetId(), n.GetName()) {
+	if len(nodes) > 1 && !strings.HasPrefix(g.GetId(), n.GetName()+".") {
 		return n.GetName() + "/" + g.GetId()
 	}
 	return g.GetId()
