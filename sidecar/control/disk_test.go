@@ -78,6 +78,7 @@ func TestRevisionsOfOrdersThatFail(t *testing.T) {
 			require.LessOrEqual(t, len(r.repository.log), 102)
 			require.LessOrEqual(t, len(learnt()), 102)
 		}
+		require.EqualValues(t, 1, r.CurrentPlan().Revision, "no plan is made anew for them, which would displace those that can be gone back to")
 		require.NotContains(t, learnt(), "z0")
 		require.Contains(t, learnt(), "z199")
 		require.NotEmpty(t, r.CurrentPlan().PartitionsOf("a"))

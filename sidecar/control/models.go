@@ -38,7 +38,7 @@ func (c *Control) Load(ctx context.Context, o repo.Order, by repo.Origin) error 
 		return err
 	}
 	defer c.release()
-	before, settings := c.intent().files, c.settings()
+	before, served, settings := c.intent().files, c.current().Revision, c.settings()
 	if when, _ := settings.LoadOf(o.Model); when == config.LoadNever {
 		return fmt.Errorf("%w: conch.yaml says load: never of %s", ErrRefused, o.Model)
 	}
@@ -86,7 +86,7 @@ func (c *Control) Load(ctx context.Context, o repo.Order, by repo.Origin) error 
 		if !serves && errors.As(err, &refused) && refused.Model == o.Model {
 			return err // it is shown as failed, and tried again
 		}
-		return errors.Join(err, c.takeBack(ctx, before, files, reason, err))
+		return errors.Join(err, c.takeBack(ctx, before, files, served, reason, err))
 	}
 	if ctx.Err() != nil {
 		return ctx.Err() // the client has gone; the model is desired, and conditions say what comes of it
@@ -108,7 +108,7 @@ func (c *Control) Unload(ctx context.Context, model string, by repo.Origin, depe
 		return err
 	}
 	defer c.release()
-	before := c.intent()
+	before, served := c.intent(), c.current().Revision
 	reason := cmp.Or(by.Reason, "unload of "+model)
 	files, err := c.repository.Unload(ctx, before.files.ID, leaving(before.files, model, dependents), repo.Origin{Author: by.Author, Reason: reason, Time: c.clock.Now()})
 	if err != nil || files.ID == before.files.ID {
@@ -122,7 +122,7 @@ func (c *Control) Unload(ctx context.Context, model string, by repo.Origin, depe
 		err = c.reconciler.Settle(whole, 0, model) // which takes a moment: the route table is another then
 	}
 	if err != nil {
-		return errors.Join(err, c.takeBack(whole, before.files, files, reason, err))
+		return errors.Join(err, c.takeBack(whole, before.files, files, served, reason, err))
 	}
 	c.event(api.Event{Kind: events.ModelUnloaded, Author: by.Author, Reason: by.Reason, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
 	return nil
@@ -188,9 +188,9 @@ func (c *Control) take(files *repo.Revision, author, reason string) {
 }
 
 // takeBack undoes what an order that failed changed from the revision before it,
-// and desires that where the order's had come to be desired. What others ordered
-// meanwhile stays.
-func (c *Control) takeBack(ctx context.Context, before, ordered *repo.Revision, reason string, cause error) error {
+// and desires that where the order's had come to be desired: another plan is in force
+// than the one that served before. What others ordered meanwhile stays.
+func (c *Control) takeBack(ctx context.Context, before, ordered *repo.Revision, served uint64, reason string, cause error) error {
 	ctx = context.WithoutCancel(ctx)
 	by := repo.Origin{Author: "conch", Reason: reason + " failed", Time: c.clock.Now()}
 	present := c.intent().files
@@ -204,7 +204,7 @@ func (c *Control) takeBack(ctx context.Context, before, ordered *repo.Revision, 
 	c.adopt(files, c.settings())
 	c.event(api.Event{Kind: events.Repository, Reason: reason + " failed",
 		Message: fmt.Sprintf("repository revision %s is without what %s brought: %v", files.ID, ordered.ID, cause), Fields: map[string]string{"revision": files.ID}})
-	if from := c.current(); from.files != nil && from.files.ID != before.ID {
+	if from := c.current(); from.files != nil && from.Revision != served {
 		in := c.intent()
 		snapshot := c.observe(in)
 		next := proto.CloneOf(from.Plan.Plan)
