@@ -156,6 +156,9 @@ func (in *innerConn) payload(b []byte) {
 func (in *innerConn) headers(stream uint32, list []hpack.HeaderField, end bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if in.closed {
+		return
+	}
 	in.block.Reset()
 	for i := range list {
 		_ = in.encoder.WriteField(list[i]) // into memory

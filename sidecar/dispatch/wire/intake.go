@@ -55,6 +55,7 @@ func (c *chunk) share(b []byte) mem.Buffer {
 type intake struct {
 	conn  net.Conn
 	ready onReady // nil: the connection is none
+	asked bool    // the last read was one of ready's
 	// records: one read brings a record of TLS at the most.
 	records bool
 	pool    mem.BufferPool
@@ -76,16 +77,23 @@ func newIntake(conn net.Conn, secure bool, pool mem.BufferPool) *intake {
 // waited reports whether the last read has waited, where the connection says so.
 func (in *intake) waited() bool {
 	w, ok := in.ready.(interface{ Waited() bool })
-	return ok && w.Waited()
+	return in.asked && ok && w.Waited()
+}
+
+// readOnReady reads once there is something to read.
+func (in *intake) readOnReady() (*[]byte, int, error) {
+	in.asked = true
+	return in.ready.ReadOnReady(chunkSize, in.pool)
 }
 
 // more reads. What is not taken stays.
 func (in *intake) more() error {
+	in.asked = false
 	if in.chunk != nil && len(in.data) == 0 {
 		in.release()
 	}
 	if in.chunk == nil && in.ready != nil {
-		buf, n, err := in.ready.ReadOnReady(chunkSize, in.pool)
+		buf, n, err := in.readOnReady()
 		if err != nil {
 			return err
 		}
@@ -131,7 +139,7 @@ func (in *intake) behind() error {
 	var rest [mostRest]byte
 	kept := copy(rest[:], in.data)
 	in.release()
-	buf, n, err := in.ready.ReadOnReady(chunkSize, in.pool)
+	buf, n, err := in.readOnReady()
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}

@@ -4,12 +4,14 @@
 package wire
 
 import (
+	"net"
 	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
 )
 
 // A goroutine that asks the network gives way to those for whom something has come, though it is ready itself. On one processor, runtime.Gosched does not: the runtime looks at the
@@ -60,4 +62,28 @@ func TestTurnsAskTheNetwork(t *testing.T) {
 	}
 	of.rest()
 	require.Zero(t, of.since)
+}
+
+// Whether a read has waited is known of those by ReadOnReady only. One behind more than mostRest bytes is none: a goroutine that reads nothing but such frames would count as one that waits.
+func TestOnlyReadsThatSayThatTheyWaitedDo(t *testing.T) {
+	in := newIntake(waiting{}, false, mem.DefaultBufferPool())
+	require.NoError(t, in.more())
+	require.True(t, in.waited())
+	require.NoError(t, in.more())
+	require.False(t, in.waited())
+	in.take(len(in.data) - mostRest)
+	require.NoError(t, in.more())
+	require.True(t, in.waited())
+	in.release()
+}
+
+// waiting is a connection whose ReadOnReady waits.
+type waiting struct{ net.Conn }
+
+func (waiting) Read([]byte) (int, error) { return 1, nil }
+
+func (waiting) Waited() bool { return true }
+
+func (waiting) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	return pool.Get(size), mostRest + 1, nil
 }
