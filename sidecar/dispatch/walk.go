@@ -437,14 +437,14 @@ func (c *call) finishStep(a *answer) {
 func (q *queues) foreseen(whole *route, rows int) (expected, divided []time.Duration, lost forecast.Losses) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.expected(whole.graph, rows), q.dividing(whole.graph, rows), whole.model.lost
+	return q.expected(whole.graph, rows), q.dividing(whole.graph, rows), whole.model.lost.At(q.now())
 }
 
 // walked notes that a request of an ensemble was lost, or has come to its end.
 func (q *queues) walked(whole *model, lost bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	whole.lost.Add(lost)
+	whole.lost.Add(lost, q.now())
 }
 
 // expected is how long each step executes at present: as long as the last steps that called its model did, with all that shared their executions, or, before

@@ -413,6 +413,50 @@ func TestUnderOverloadTheFirstStepDrops(t *testing.T) {
 	}
 }
 
+// TestAnOverloadEndsForABriefFirstStep: what prepares inputs is on a server of its own and is brief. Requests that are lost after it cost little: the second step goes
+// on executing what it can, and once the overload is over nothing is dropped any more. With less time for the first step, everything would be dropped there, and nothing would be
+// left to show that it could be in time. Where even a tenth of the time to spare is too little, that is so until the losses are forgotten.
+func TestAnOverloadEndsForABriefFirstStep(t *testing.T) {
+	for slo, least := range map[time.Duration]int{90 * time.Millisecond: 100, 84 * time.Millisecond: 20} {
+		t.Run(slo.String(), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				parts, o := inBubble(t, 2)
+				lines := map[string][2]time.Duration{"m": {0, 2 * time.Millisecond}, "n": {40 * time.Millisecond, 40 * time.Millisecond}}
+				for _, p := range parts {
+					p.asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
+						line := lines[r.ModelName]
+						time.Sleep(line[1] + time.Duration(r.Inputs[0].Shape[0])*line[0])
+					}
+				}
+				d, r := newDispatcher(t, o, ensembleTable(1, func(t *router.Table) {
+					t.Models["e"].SLO, t.Models["e"].Late = slo, policy.LatePolicy_LATE_POLICY_DROP
+					places := t.Models["e"].Places
+					for i, name := range []string{"m", "n"} {
+						t.Models[name].Late, t.Models[name].Places = policy.LatePolicy_LATE_POLICY_DROP, places[i:i+1]
+					}
+				}, parts...))
+				for name, line := range lines {
+					profile := linear(line[0], line[1])
+					profile.Model = name
+					d.SetProfile(profile)
+				}
+				var calls sync.WaitGroup
+				for i := range 1000 {
+					calls.Go(func() { _ = infer(t.Context(), t, d, uint32(i), 1, toModel("e")) })
+					time.Sleep(time.Second / 100)
+				}
+				calls.Wait()
+				require.Greater(t, r.count(t)[dispatch.OK], least, "of some 125 that the second server could execute")
+				time.Sleep(5 * time.Second)
+				for i := range 60 {
+					require.NoError(t, infer(t.Context(), t, d, uint32(1000+i), 1, toModel("e")))
+					time.Sleep(time.Second)
+				}
+			})
+		})
+	}
+}
+
 // TestBatchesOfStepsHaveTheTimeOfTheEnsemble: how large a batch may be follows from what the ensemble leaves a step, and not from the SLO of the step's model,
 // which may be a default that nobody thought of. Here batches of one, which that SLO allows, are too few for the load.
 func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {

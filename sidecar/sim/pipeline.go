@@ -241,7 +241,7 @@ func (p *pipeline) deadline(now queue.Time, f *flow, i int) queue.Time {
 		for j := range p.steps {
 			whole = max(whole, p.rest[j]+p.takes(now, j))
 		}
-		rest = queue.Time(forecast.Reserve(rest.Duration(), whole.Duration(), (f.due - f.sent).Duration(), p.lost))
+		rest = queue.Time(forecast.Reserve(rest.Duration(), whole.Duration(), (f.due - f.sent).Duration(), p.lost.At(now)))
 	}
 	return f.due - rest
 }
@@ -257,9 +257,9 @@ func (p *pipeline) takes(now queue.Time, i int) queue.Time {
 }
 
 // walked notes that a request was lost, dropped after its first steps, or has come to its end.
-func (p *pipeline) walked(lost bool) {
+func (p *pipeline) walked(now queue.Time, lost bool) {
 	if p.rule == StepsByLoss {
-		p.lost.Add(lost)
+		p.lost.Add(lost, now)
 	}
 }
 
@@ -271,7 +271,7 @@ func (e *engine) stepped(f *flow, i int) {
 		if e.now+queue.Time(e.w.Delays.Reply) > f.due {
 			o = tooLate
 		}
-		f.pipeline.walked(false)
+		f.pipeline.walked(e.now, false)
 		e.flowed(f, o)
 		return
 	}
@@ -298,7 +298,7 @@ func (e *engine) answerStep(r *request, o outcome) {
 	}
 	f.queued[i] = nil
 	if o >= dropped && f.pipeline.steps[i].after > 0 {
-		f.pipeline.walked(true)
+		f.pipeline.walked(e.now, true)
 	}
 	if f.sent >= e.counted {
 		f.pipeline.ended[i]++

@@ -3,7 +3,11 @@
 
 package forecast
 
-import "time"
+import (
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
 
 // Pace is how long something takes, or may take, at present, such as a model's executions for the steps of DAGs: a mean over the last. The zero value knows
 // none.
@@ -34,27 +38,48 @@ func (p *Pace) Or(known time.Duration) time.Duration {
 
 // Losses is the part of a DAG's requests that is lost at present: dropped at a step that comes after others, so that what these executed was in vain. Of those
 // that count, each was lost or has come to its end. The zero value knows of none that was lost.
-type Losses struct{ part float64 }
+type Losses struct {
+	part float64
+	last queue.Time // when the last one was lost
+}
 
-// lossWeight is the part of the mean that the last request makes.
-const lossWeight = 1. / 256
+const (
+	// lossWeight is the part of the mean that the last request makes.
+	lossWeight = 1. / 256
+	// lossMemory is how long after the last request that was lost nothing of those before counts any more. What is dropped at its first step does not count: where
+	// nothing comes further, nothing else would show that the load which lost them is over.
+	lossMemory = queue.Time(5 * time.Second)
+)
 
 // Add counts one more request.
-func (l *Losses) Add(lost bool) {
+func (l *Losses) Add(lost bool, now queue.Time) {
+	*l = l.At(now)
 	last := 0.
 	if lost {
-		last = 1
+		last, l.last = 1, now
 	}
 	l.part += (last - l.part) * lossWeight
+}
+
+// At is what there is of the losses at a later moment.
+func (l Losses) At(now queue.Time) Losses {
+	if now > l.last+lossMemory {
+		l.part = 0
+	}
+	return l
 }
 
 // A step leaves forOthers of the time to spare to those that follow it, for their waits, and where more than lossesFrom of all requests are lost forLosses times
 // the rest of them more. All are chosen by simulations of drawn DAGs (`make bench BENCH=pipelines`); what steps wait at present says less, because a step that has
 // time waits for it. Without lossesFrom, a burst that loses some requests would cost some more.
+//
+// A step keeps leastKept of the time to spare, however little it executes: in less than what Conch itself adds to it (ResponseBudget, Budget) no request would
+// pass it.
 const (
 	forOthers  = 1. / 4
 	forLosses  = 3
 	lossesFrom = 1. / 10
+	leastKept  = 1. / 10
 )
 
 // Reserve is how long before the end of the whole a step of a DAG has to be done: what follows it keeps its time, after on the longest path, and a quarter
@@ -64,5 +89,6 @@ func Reserve(after, whole, slo time.Duration, l Losses) time.Duration {
 	if after == 0 {
 		return 0
 	}
-	return after + time.Duration(min(1, forOthers+forLosses*max(0, l.part-lossesFrom))*float64(max(0, slo-whole))*float64(after)/float64(whole))
+	part := min(1, forOthers+forLosses*max(0, l.part-lossesFrom)) * float64(after) / float64(whole)
+	return after + time.Duration(min(part, 1-leastKept)*float64(max(0, slo-whole)))
 }

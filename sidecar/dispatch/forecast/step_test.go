@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
 func TestPace(t *testing.T) {
@@ -34,21 +35,25 @@ func TestReserve(t *testing.T) {
 }
 
 func TestReserveGrowsWithLosses(t *testing.T) {
-	after := func(lostOfTwenty int) time.Duration {
-		var l forecast.Losses
+	losses := func(lostOfTwenty int) (l forecast.Losses) {
 		for i := range 2000 {
-			l.Add(i%20 < lostOfTwenty)
+			l.Add(i%20 < lostOfTwenty, queue.Time(i))
 		}
-		return forecast.Reserve(4000, 10_000, 100_000, l)
+		return l
+	}
+	after := func(lostOfTwenty int) time.Duration {
+		return forecast.Reserve(4000, 10_000, 100_000, losses(lostOfTwenty))
 	}
 	require.EqualValues(t, 4000+9000, after(0))
 	require.EqualValues(t, 4000+9000, after(1), "a few are lost in any case")
 	require.InDelta(t, 4000+.55*36_000, float64(after(4)), 1000, "a quarter, and three times one in ten")
 	require.EqualValues(t, 4000+36_000, after(8), "never more than what follows has as its part")
-	var l forecast.Losses
-	l.Add(true)
-	for range 3000 {
-		l.Add(false)
+	require.EqualValues(t, 9900+81_000, forecast.Reserve(9900, 10_000, 100_000, losses(8)), "a step that takes next to nothing keeps a tenth of what is to spare")
+	l := losses(8)
+	for i := range 3000 {
+		l.Add(false, queue.Time(2000+i))
 	}
-	require.EqualValues(t, 4000+9000, forecast.Reserve(4000, 10_000, 100_000, l), "what was lost is forgotten")
+	require.EqualValues(t, 4000+9000, forecast.Reserve(4000, 10_000, 100_000, l), "what was lost is forgotten once others come to their ends")
+	l = losses(8).At(queue.Time(time.Hour))
+	require.EqualValues(t, 4000+9000, forecast.Reserve(4000, 10_000, 100_000, l), "and after a while in any case")
 }
