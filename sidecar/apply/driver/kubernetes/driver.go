@@ -44,22 +44,22 @@ type Driver struct {
 	// is of the conch that led before, whose last requests the API server was slow to answer.
 	found map[types.UID]bool
 	made  map[string]time.Time
-	// idle, the loop's alone, is when this conch did not lead the last time.
+	// idle, keep's alone, is when this conch did not lead the last time.
 	idle time.Time
 	// claiming counts the starts under way that need a GPU's claim, by the claim's name; or goes.
 	claiming map[string]int
-	// nodes are those of the last look, and hearing, the loop's alone, is what it has seen of them. Vanished, the loop's too, is since when nodes offer no GPU that did.
+	// nodes are those of the last look, and hearing, the look's alone, is what it has seen of them. Vanished, the look's too, is since when nodes offer no GPU that did.
 	nodes    []*policy.Node
 	hearing  hearing
 	vanished map[string]time.Time
-	// short are nodes of which Pods find no GPU, and occupied are GPUs that others have, by id. Retry, the loop's, is when the next of these may be tried again.
+	// short are nodes of which Pods find no GPU, and occupied are GPUs that others have, by id. Retry, the look's, is when the next of these may be tried again.
 	short    map[string]short
 	occupied map[string]occupation
 	retry    time.Time
-	// wanted is how many GPUs of each type the load wants; nil: it is not known. growsFrom, the loop's alone, is when a stand-in may be made again.
+	// wanted is how many GPUs of each type the load wants; nil: it is not known. growsFrom, keep's alone, is when a stand-in may be made again.
 	wanted    map[string]int
 	growsFrom time.Time
-	// likes, the loop's, is how a GPU of a type is asked for, of all that the cluster has had: the last node of a type may be gone.
+	// likes is how a GPU of a type is asked for, of all that the cluster has had: the last node of a type may be gone.
 	likes map[string]likeness
 
 	complaints complaints
@@ -99,7 +99,8 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	for _, remark := range remarks {
 		o.Logger.Warn("a device is left out", "reason", remark)
 	}
-	d.keeping.Go(func() { d.keep(life) })
+	d.keeping.Go(func() { every(life, d.lookAtNodes) }) // which waits for no change
+	d.keeping.Go(func() { every(life, d.keep) })
 	d.keeping.Go(func() { d.write(life) })
 	return d, nil
 }

@@ -117,7 +117,9 @@ func (o Options) standInName(gpuType string, i int) string {
 
 // standIn makes a stand-in for a GPU of a type.
 func (d *Driver) standIn(ctx context.Context, name, gpuType string) error {
+	d.mu.Lock()
 	like, known := d.likes[gpuType]
+	d.mu.Unlock()
 	if !known {
 		return fmt.Errorf("the cluster has had no whole GPU of type %s that says how another is asked for", gpuType)
 	}

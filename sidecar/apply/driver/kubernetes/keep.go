@@ -26,9 +26,8 @@ import (
 // keepEvery is how often the cluster's objects are put in order, and at most how often changed nodes are reported.
 const keepEvery = time.Second
 
-// keep puts the cluster in order until ctx ends: what is dead is removed, Pods say what their servers have, claims that no Pod uses are, the disruption budget counts the servers, GPUs that are wanted
-// have stand-ins, and nodes that changed are reported.
-func (d *Driver) keep(ctx context.Context) {
+// every calls what is to be done each keepEvery until ctx ends.
+func every(ctx context.Context, do func(context.Context)) {
 	tick := time.NewTicker(keepEvery)
 	defer tick.Stop()
 	for {
@@ -37,18 +36,23 @@ func (d *Driver) keep(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		d.lookAtNodes()
-		if d.b.Fence() != nil {
-			d.idle = time.Now()
-			continue
-		}
-		d.bury(ctx)
-		d.mark(ctx)
-		d.noteModels(ctx)
-		d.releaseClaims(ctx)
-		d.guard(ctx)
-		d.grow(ctx)
+		do(ctx)
 	}
+}
+
+// keep puts the cluster in order: what is dead is removed, Pods say what their servers have, claims that no Pod uses are, the disruption budget counts the servers, and GPUs
+// that are wanted have stand-ins. It waits for its turn among the changes.
+func (d *Driver) keep(ctx context.Context) {
+	if d.b.Fence() != nil {
+		d.idle = time.Now()
+		return
+	}
+	d.bury(ctx)
+	d.mark(ctx)
+	d.noteModels(ctx)
+	d.releaseClaims(ctx)
+	d.guard(ctx)
+	d.grow(ctx)
 }
 
 // look reads what the cluster says of its nodes with GPUs.
@@ -59,7 +63,9 @@ func (d *Driver) look() (nodes []*policy.Node, remarks []string) {
 		d.cache.stirred.Store(true) // the next look may find otherwise, though nothing comes in
 	}
 	nodes, remarks = d.b.read(w, excused)
+	d.mu.Lock()
 	d.b.liken(d.likes, w)
+	d.mu.Unlock()
 	nodes = d.withVanished(nodes, w, excused, time.Now())
 	d.retry = d.withOccupied(nodes, time.Now())
 	return nodes, remarks
@@ -104,7 +110,7 @@ func (d *Driver) withVanished(nodes []*policy.Node, w world, excused map[string]
 }
 
 // lookAtNodes reports nodes that are others than before.
-func (d *Driver) lookAtNodes() {
+func (d *Driver) lookAtNodes(context.Context) {
 	if !d.cache.stirred.Swap(false) && (d.retry.IsZero() || time.Now().Before(d.retry)) {
 		return
 	}

@@ -36,7 +36,7 @@ type server struct {
 	done chan struct{}
 	// answered is when it has last; nil: it never has.
 	answered atomic.Pointer[time.Time]
-	// has are the models that it said last that it has, as annotationModels writes them; nil: it was not asked. noted, the loop's alone, is what was written last.
+	// has are the models that it said last that it has, as annotationModels writes them; nil: it was not asked. noted, keep's alone, is what was written last.
 	has   atomic.Pointer[string]
 	noted string
 

@@ -20,6 +20,34 @@ import (
 	"github.com/conch-serving/conch/internal/bubble"
 )
 
+// Changes that are under way, however many, keep nobody from what the cluster says of its nodes.
+func TestNodesWaitForNoChange(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		n := ready("2", nil)
+		c := fake.NewClientset(n)
+		changes := make(chan string, 1)
+		d, err := New(t.Context(), Options{
+			Connection: Connection{Client: c, Namespace: "serving"}, Image: "triton", ModelsPath: "/models", ModelsVolume: `{"emptyDir": {}}`,
+			Changed: func(reason string) { changes <- reason },
+		})
+		require.NoError(t, err)
+		for range writesAtOnce {
+			d.writing <- struct{}{}
+		}
+		dead := &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "dead", Namespace: "serving", UID: "1", Labels: map[string]string{LabelRelease: "conch"}}, Status: core.PodStatus{Phase: core.PodFailed}}
+		_, err = c.CoreV1().Pods("serving").Create(t.Context(), dead, meta.CreateOptions{})
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		n = n.DeepCopy()
+		n.Spec.Unschedulable = true
+		_, err = c.CoreV1().Nodes().Update(t.Context(), n, meta.UpdateOptions{})
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		require.Len(t, changes, 1)
+		require.NoError(t, d.Close())
+	})
+}
+
 // What puts the cluster in order waits for its turn among the changes, as starts do, and asks then whether this conch leads.
 func TestOrderIsKeptInItsTurn(t *testing.T) {
 	for name, keep := range map[string]func(*Driver, context.Context){"a claim": (*Driver).releaseClaims, "the budget": (*Driver).guard, "a stand-in": (*Driver).grow} {
