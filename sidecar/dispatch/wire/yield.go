@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -39,20 +40,29 @@ func (t *turns) waited() { t.handled, t.since = 0, 0 }
 
 // askNetwork gives way to every goroutine that is ready, those included for whose sockets something has come. Gosched does not: as long as any goroutine is known to be ready the
 // runtime does not look at the network, but every 10 ms. So the goroutine waits for a pipe of its own into which it has written: it goes on with the next
-// look at the network, and then after all whom that finds.
+// look at the network, and then after all whom that finds. Where mostAsks do so already it merely gives way.
 func askNetwork() {
-	a, _ := asks.Get().(*ask)
-	if a == nil {
-		a = newAsk()
+	if asking.Add(1) <= mostAsks {
+		a, _ := asks.Get().(*ask)
+		if a == nil {
+			a = newAsk()
+		}
+		if a != nil && a.wait() { // nil: there are no descriptors
+			asks.Put(a)
+		}
 	}
-	if a != nil && a.wait() { // nil: there are no descriptors
-		asks.Put(a)
-	}
+	asking.Add(-1)
 	runtime.Gosched() // of those that one look finds the runtime takes the last one first
 }
 
-// asks has pipes, which are closed when they are collected.
-var asks sync.Pool
+// mostAsks is how many pipes are waited for at once. Each takes two descriptors, of which clients' connections need most, and one look at the network is for all.
+const mostAsks = 16
+
+var (
+	asking atomic.Int32
+	// asks has pipes, which are closed when they are collected.
+	asks sync.Pool
+)
 
 // ask is a pipe that one goroutine at a time waits for.
 type ask struct {

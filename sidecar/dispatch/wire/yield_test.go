@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -44,6 +45,25 @@ func TestAskNetwork(t *testing.T) {
 	}
 	require.NoError(t, w.Close())
 	<-ended
+}
+
+// However many goroutines ask the network at once, they take few descriptors.
+func TestFewPipesAskTheNetwork(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(all)
+	}
+	before := open()
+	var running sync.WaitGroup
+	for range 200 {
+		running.Go(askNetwork)
+	}
+	runtime.Gosched()
+	require.LessOrEqual(t, open(), before+2*mostAsks)
+	running.Wait()
+	require.Zero(t, asking.Load())
 }
 
 // A goroutine that reads without a wait asks the network once it has handled so much, and one that waits does not.
