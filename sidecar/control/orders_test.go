@@ -179,7 +179,7 @@ func TestLoadAndUnload(t *testing.T) {
 		r := newRig(t, "mode: advise")
 		stop := r.start()
 		defer stop()
-		require.NoError(t, r.Unload(t.Context(), "a", repo.Origin{Author: "ada", Reason: "it is wrong"}, false))
+		require.NoError(t, r.Unload(t.Context(), "a", repo.Origin{Author: "ada", Reason: "it is\nwrong"}, false))
 		e := r.lastEvent(events.ModelUnloaded)
 		require.Equal(t, []string{"ada", "it is wrong"}, []string{e.Author, e.Reason})
 		require.Equal(t, "it is wrong", r.lastEvent(events.Repository).Reason)

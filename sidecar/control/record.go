@@ -18,7 +18,7 @@ import (
 func (c *Control) event(e api.Event) {
 	e.Time = c.clock.Now()
 	e.Author = cmp.Or(e.Author, "conch")
-	e.Message = oneLine(e.Message)
+	e.Message, e.Author, e.Reason = oneLine(e.Message), oneLine(e.Author), oneLine(e.Reason)
 	e = c.events.Add(e)
 	level := slog.LevelInfo
 	if events.Grave(e.Kind) {

@@ -117,10 +117,10 @@ func Run(ctx context.Context, f *factory.Factory, args []string) int {
 	var answered *api.Error
 	if errors.As(err, &answered) {
 		for _, v := range answered.Violations {
-			fmt.Fprintf(f.Err, "  %s %s: %s\n", v.Code, v.Subject, v.Text)
+			fmt.Fprintln(f.Err, output.CleanLines(fmt.Sprintf("  %s %s: %s", v.Code, v.Subject, v.Text)))
 		}
 	}
-	fmt.Fprintf(f.Err, "tritonctl: %v\n", err)
+	fmt.Fprintln(f.Err, output.CleanLines(fmt.Sprintf("tritonctl: %v", err)))
 	return exitCode(err)
 }
 

@@ -196,7 +196,7 @@ func (t *Table) Row(cells ...any) {
 		if i > 0 {
 			fmt.Fprint(t.w, "\t")
 		}
-		fmt.Fprint(t.w, strings.ReplaceAll(s, "\t", " "))
+		fmt.Fprint(t.w, Clean(s))
 	}
 	fmt.Fprintln(t.w)
 }
@@ -213,8 +213,27 @@ func (t *Table) WideRow(narrow int, cells ...any) {
 // Line adds text that belongs to no column.
 func (t *Table) Line(text string) {
 	_ = t.w.Flush() // a failed write comes up again in Print's own Flush
-	fmt.Fprintln(t.w, text)
+	fmt.Fprintln(t.w, CleanLines(text))
 	_ = t.w.Flush()
+}
+
+// Clean makes one line of a text without what a terminal takes for a command: some texts come from servers, and from what clients had them load.
+func Clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// CleanLines is Clean of a text that may have several lines.
+func CleanLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = Clean(lines[i])
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Milliseconds renders seconds for a cell; zero is unknown.

@@ -38,6 +38,17 @@ func TestPrintKeepsTheAPIsNamesInEveryFormat(t *testing.T) {
 	require.ErrorIs(t, output.Print(nil, "xml", value, draw), output.ErrFormat)
 }
 
+// What a server says of a model, or a client of itself, moves no cursor and makes no lines of a table.
+func TestTextsOfOthersAreText(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, output.Print(&out, "table", nil, func(t *output.Table) {
+		t.Row("a", "failed\x1b[2J\x1b]0;title\x07\nb\tready")
+		t.Line("a\x9b31m\nb\r")
+	}))
+	require.Equal(t, "a  failed [2J ]0;title  b ready\na\ufffd31m\nb \n", out.String())
+	require.NotContains(t, out.String(), "\x1b")
+}
+
 func TestCells(t *testing.T) {
 	require.Equal(t, "25ms", output.Milliseconds(.025))
 	require.Equal(t, "", output.Milliseconds(0))

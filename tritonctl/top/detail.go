@@ -13,6 +13,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/tritonctl/conditions"
+	"github.com/conch-serving/conch/tritonctl/output"
 )
 
 // detail is all that there is to see of one row, as lines: a heading, then names and values. ok is false where the thing is gone.
@@ -52,7 +53,7 @@ func (l *list) add(name, value string) {
 			if i > 0 {
 				name = ""
 			}
-			*l = append(*l, fmt.Sprintf("%-14s %s", name, clean(part)))
+			*l = append(*l, fmt.Sprintf("%-14s %s", name, output.Clean(part)))
 		}
 	}
 }
@@ -101,7 +102,7 @@ func modelLines(s *State, m api.Model) []string {
 	l.add("revision", m.Revision[:min(12, len(m.Revision))])
 	l.add("backend", m.Backend)
 	l.conditions(m.Conditions)
-	l = append(l, "", "tritonctl plan explain "+clean(m.Name)+" says why it is where it is, model get its profiles.")
+	l = append(l, "", "tritonctl plan explain "+output.Clean(m.Name)+" says why it is where it is, model get its profiles.")
 	return l
 }
 
@@ -181,7 +182,7 @@ func gpuLines(g api.GPU) []string {
 		l.add("cordon", strings.TrimSuffix(fmt.Sprintf("by %s since %s: %s", c.Author, c.Since.Local().Format(time.DateTime), c.Reason), ": "))
 	}
 	for _, p := range g.Partitions {
-		l = append(l, "", "partition "+clean(p.ID))
+		l = append(l, "", "partition "+output.Clean(p.ID))
 		l = append(l, partitionLines(p)...)
 	}
 	return l

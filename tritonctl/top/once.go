@@ -33,7 +33,7 @@ func Draw(t *output.Table, s *State) {
 		}
 		line(func(i int) any { return table.columns[i].title })
 		for _, r := range table.rows {
-			line(func(i int) any { return clean(r.cells[i].text) })
+			line(func(i int) any { return output.Clean(r.cells[i].text) })
 		}
 	}
 	t.Line("")

@@ -14,6 +14,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/tritonctl/output"
 )
 
 // Changed brings the state; Lost says that no more comes until the next Changed, and why. Tick comes once a second: samples are taken, and
@@ -295,11 +296,11 @@ func (s *Screen) bar() string {
 	switch {
 	case s.open != "" && s.state != nil:
 		heading, _, _ := detail(s.state, s.tab, s.open)
-		line += "  " + s.styles.title.Render(clean(heading))
+		line += "  " + s.styles.title.Render(output.Clean(heading))
 	case s.typing:
-		line += "  /" + clean(s.filter) + "█"
+		line += "  /" + output.Clean(s.filter) + "█"
 	case s.filter != "":
-		line += "  " + s.styles.tones[warn].Render("/"+clean(s.filter))
+		line += "  " + s.styles.tones[warn].Render("/"+output.Clean(s.filter))
 	}
 	return line
 }

@@ -10,6 +10,8 @@ import (
 
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/conch-serving/conch/tritonctl/output"
 )
 
 // tone is what a cell means, for its colour. Every tone is said in words too.
@@ -196,21 +198,12 @@ func join(cells []string, widths []int) string {
 
 // fit makes a text exactly so wide. Control characters are taken out: a name cannot steer the terminal.
 func fit(text string, width int, right bool) string {
-	text = ansi.Truncate(clean(text), width, "…")
+	text = ansi.Truncate(output.Clean(text), width, "…")
 	gap := strings.Repeat(" ", max(0, width-lipgloss.Width(text)))
 	if right {
 		return gap + text
 	}
 	return text + gap
-}
-
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, text)
 }
 
 // blocks are the heights that are drawn, from the lowest.
