@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -301,52 +300,6 @@ func (d *Processes) behind(h *shim.Handle, spec Spec, at Endpoint) (*processServ
 		}
 	}()
 	return &processServer{calls: c, Handle: h, driver: d, spec: spec, at: at}, nil
-}
-
-// logsKept is how many logs are kept of servers that are gone.
-const logsKept = 20
-
-// logged notes that a log is one of a server that is there, or no longer is.
-func (d *Processes) logged(path string, is bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if is {
-		d.logs[path] = true
-	} else {
-		delete(d.logs, path)
-	}
-}
-
-// prune removes the oldest logs of servers that are gone.
-func (d *Processes) prune() error {
-	files, err := filepath.Glob(filepath.Join(d.o.Dir, "logs", "*.log*"))
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	running := slices.Collect(maps.Keys(d.logs))
-	d.mu.Unlock()
-	type log struct {
-		path string
-		time time.Time
-	}
-	var old []log
-	for _, f := range files {
-		if slices.ContainsFunc(running, func(path string) bool { return strings.HasPrefix(f, path) }) {
-			continue
-		}
-		if info, err := os.Stat(f); err == nil {
-			old = append(old, log{f, info.ModTime()})
-		}
-	}
-	slices.SortFunc(old, func(a, b log) int { return b.time.Compare(a.time) })
-	var errs []error
-	for _, l := range old[min(logsKept, len(old)):] {
-		if err := os.Remove(l.path); !errors.Is(err, fs.ErrNotExist) { // another start has just removed it
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // portAttempts is how often a start is tried when another process takes the port

@@ -216,7 +216,12 @@ func TestLogsOfServersThatAreGone(t *testing.T) {
 		at := long.Add(time.Duration(i) * time.Hour)
 		require.NoError(t, os.Chtimes(path, at, at))
 	}
+	// Somebody may want to know why it ended.
+	other := filepath.Join(w.o.Dir, "logs", "other-s1.log")
+	require.NoError(t, os.WriteFile(other, []byte("it ended"), 0o600))
+	require.NoError(t, os.Chtimes(other, long, long))
 	second := w.start()
+	require.FileExists(t, other)
 	gone, err := filepath.Glob(filepath.Join(w.o.Dir, "logs", "gone-*"))
 	require.NoError(t, err)
 	require.Len(t, gone, logsKept)
