@@ -331,6 +331,18 @@ func (r *requests) pushed() int {
 	return len(r.profiles)
 }
 
+// profile is what the request path knows of a model.
+func (r *requests) profile(model string) *policy.Profile {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range slices.Backward(r.profiles) {
+		if p.GetModel() == model {
+			return p
+		}
+	}
+	return nil
+}
+
 // rig is a loop with fakes around it, in virtual time.
 type rig struct {
 	*control.Control

@@ -309,7 +309,7 @@ func withEjected(o apply.Observed, unhealthy []router.PlaceHealth) apply.Observe
 
 func (c *Control) lookWide() sight {
 	v := c.look()
-	v.failing, v.profiles = failing(v.observed), c.recorder.Profiles()
+	v.failing, v.profiles = failing(v.observed), c.profiles()
 	return v
 }
 

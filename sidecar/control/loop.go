@@ -345,7 +345,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	message += lost
 	c.event(api.Event{Kind: events.PlanApplied, Author: o.author, Reason: o.reason, Seconds: c.clock.Now().Sub(began).Seconds(), Message: message, Fields: fields})
 	// A warm-up has just measured what was loaded.
-	c.pushProfiles(c.recorder.Profiles())
+	c.pushProfiles(c.profiles())
 	c.countPartitions()
 	if o.model != "" && errors.Is(failed, errHurry) {
 		return errHurry

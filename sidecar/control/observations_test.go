@@ -4,6 +4,8 @@
 package control_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
@@ -56,6 +59,45 @@ func TestPoliciesSeeEachInstance(t *testing.T) {
 		require.False(t, all["a on gpu0"].GetReady())
 		require.Equal(t, "killed", all["a on gpu0"].GetCondition())
 		require.True(t, all["a on gpu1"].GetReady())
+	})
+}
+
+// TestWhatIsDeclaredIsNotDisplaced: a few executions at the whole GPU teach nothing that could be planned with. The request path keeps what a file declares of the model until they do,
+// and what it declares of other shares after that.
+func TestWhatIsDeclaredIsNotDisplaced(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "conch.yaml")
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), "a.csv"), []byte("gpu_type,batch,thread_percentage,latency_us\nT4,1,100,10000\nT4,8,100,20000\nT4,1,50,20000\nT4,8,50,40000\n"), 0o600))
+		r := newRig(t, "")
+		require.NoError(t, os.WriteFile(file, []byte(base+"models: {a: {profiles: a.csv}}"), 0o600))
+		declared, err := config.Load(file, nil, config.Environment{})
+		require.NoError(t, err)
+		r.repository.hold(model("a", "d1", 8))
+		defer r.start()()
+		require.NoError(t, r.Reload(t.Context(), declared))
+		pass(time.Second)
+		execute := func(rows, times int) {
+			for range times {
+				now := time.Now()
+				r.recorder.Executed(observe.Execution{Model: "a", Partition: "gpu0", GPUType: "T4", ThreadPercentage: 100, Rows: rows, Start: now.Add(-30 * time.Millisecond), End: now})
+				pass(500 * time.Millisecond)
+			}
+		}
+		execute(8, 2)
+		known := r.requests.profile("a")
+		require.True(t, known.GetUsable())
+		at := func(batch, share uint32) float64 {
+			us, ok := known.Latency(batch, share)
+			require.True(t, ok)
+			return us
+		}
+		require.InDelta(t, 20_000, at(8, 100), 1)
+		execute(8, 10)
+		execute(1, 10)
+		known = r.requests.profile("a")
+		require.True(t, known.GetUsable())
+		require.InEpsilon(t, 30_000, at(8, 100), .1)
+		require.InEpsilon(t, 60_000, at(8, 50), .1, "as much longer as at the whole GPU")
 	})
 }
 

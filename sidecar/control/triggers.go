@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
@@ -294,7 +295,7 @@ func (c *Control) planned(s *policy.Snapshot) {
 // that have become slower than their profile.
 func (c *Control) follow(t *triggers) {
 	seen := map[string]bool{}
-	for _, p := range c.recorder.Profiles() {
+	for _, p := range c.profiles() {
 		key := p.GetModel() + "\x00" + p.GetGpuType()
 		seen[key] = true
 		before := t.pushed[key]
@@ -364,6 +365,21 @@ func (c *Control) degraded(now conditions.All) {
 		}
 		c.event(e)
 	}
+}
+
+// profiles are those that are observed, each completed by what a file declares of its model: what was not observed often enough to plan with does not take the place of
+// what is declared, neither at its own share nor at the others.
+func (c *Control) profiles() []*policy.Profile {
+	all := c.recorder.Profiles()
+	c.mu.Lock()
+	grids := c.grids
+	c.mu.Unlock()
+	for i, p := range all {
+		if len(grids[p.GetModel()]) > 0 {
+			all[i] = snapshot.Complete([]*policy.Profile{p}, grids, nil, []*policy.Model{{Name: p.GetModel()}}, []string{p.GetGpuType()})[0]
+		}
+	}
+	return all
 }
 
 func (c *Control) pushProfiles(all []*policy.Profile) {
