@@ -33,6 +33,8 @@ type world struct {
 	// be missing.
 	faulty bool
 	tight  bool
+	// turns is why servers are replaced in turns: their GPUs are claimed, or taken whole; empty: they are not.
+	turns  string
 	before map[string]bool // models with a place when the want was set
 }
 
@@ -71,7 +73,7 @@ func (w *world) decide() {
 			v := &decide.Server{ID: w.lastID, Key: a.Key, Phase: decide.Starting, GPU: "g", Loaded: map[string]decide.Loaded{}, Hung: map[string]bool{}}
 			for _, p := range w.want.Partitions {
 				if p.Key == a.Key {
-					v.Memory = p.Memory
+					v.Memory, v.GPU, v.Claim = p.Memory, p.GPU, p.Claim
 				}
 			}
 			w.seen.Servers = append(w.seen.Servers, v)
@@ -137,6 +139,16 @@ func (w *world) check(t *rapid.T) {
 	for _, v := range w.seen.Servers {
 		memory += v.Memory
 	}
+	if w.turns == "whole" {
+		require.LessOrEqual(t, len(w.seen.Servers), 3, "more servers than GPUs")
+	}
+	claims := map[string]string{}
+	for _, v := range w.seen.Servers {
+		if of, is := claims[v.GPU]; is {
+			require.Equal(t, of, v.Claim, "two claims of a GPU")
+		}
+		claims[v.GPU] = v.Claim
+	}
 	servers := map[string]uint64{}
 	for _, r := range w.routed.Partitions {
 		require.NotContains(t, servers, r.ID)
@@ -167,10 +179,21 @@ func (w *world) check(t *rapid.T) {
 func (w *world) set(t *rapid.T) {
 	next := decide.Want{Models: map[string]decide.Model{}, Memory: map[string]uint64{"g": 100}}
 	w.tight = rapid.Bool().Draw(t, "tight")
+	one := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "hash of all")
+	if w.turns == "whole" {
+		next.Whole = map[string]int{"n": 3}
+	}
 	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"p", "q", "r"}), 1, 3, rapid.ID[string]).Draw(t, "partitions") {
 		p := decide.Partition{Key: decide.Key{Partition: id, Hash: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "hash")}, GPU: "g", Rank: len(next.Partitions)}
 		if w.tight {
 			p.Memory = 30
+		}
+		switch w.turns {
+		case "claims": // that of p and q is the same
+			p.GPU, p.Hash = map[string]string{"p": "n/0", "q": "n/0", "r": "m/0"}[id], one
+			p.Claim, next.Memory[p.GPU] = p.GPU+" as "+one, 100
+		case "whole":
+			p.GPU = "n/" + id
 		}
 		for _, m := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 0, 3, rapid.ID[string]).Draw(t, "models") {
 			p.Instances = append(p.Instances, decide.Instance{Model: m})
@@ -191,8 +214,8 @@ func (w *world) set(t *rapid.T) {
 			delete(w.before, model)
 		}
 	}
-	// What an older want may have released for memory is no loss of this one's.
-	w.tight = w.tight || slices.ContainsFunc(w.seen.Servers, func(v *decide.Server) bool { return v.Memory > 0 })
+	// What an older want may have released for memory, or for its turn, is no loss of this one's.
+	w.tight = w.tight || w.turns != "" || slices.ContainsFunc(w.seen.Servers, func(v *decide.Server) bool { return v.Memory > 0 })
 	w.want, w.faulty = next, false
 	w.decide()
 }
@@ -206,6 +229,7 @@ func TestMachine(t *testing.T) {
 			seen:  decide.Seen{Starts: map[decide.Key]decide.Failure{}, Loads: map[decide.Load]decide.Failure{}, ParallelLoads: 2},
 			under: map[decide.Slot]decide.Action{}, now: t0, bad: map[string]bool{}, routed: decide.Routes{},
 		}
+		w.turns = rapid.SampledFrom([]string{"", "claims", "whole"}).Draw(t, "turns")
 		w.set(t)
 		pick := func() (decide.Action, bool) {
 			var all []decide.Action
