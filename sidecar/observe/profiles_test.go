@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -46,32 +45,7 @@ func profile(t testing.TB, r *observe.Recorder) *policy.Profile {
 
 func line(alpha, beta time.Duration, rows int) time.Duration { return beta + time.Duration(rows)*alpha }
 
-// TestFullBatchesAreLearntFrom: a model under load executes its largest batch nearly always, and every other size a few times.
-func TestFullBatchesAreLearntFrom(t *testing.T) {
-	r := recorder(t)
-	r.SetModel("m", "r1", 16, nil)
-	now := start
-	executed := func(sizes ...int) {
-		for _, rows := range sizes {
-			end := now.Add(line(time.Millisecond, 5*time.Millisecond, rows))
-			r.Executed(observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: rows, Start: now, End: end})
-			now = end.Add(500 * time.Millisecond)
-		}
-	}
-	executed(slices.Repeat([]int{16}, 20)...)
-	executed(1, 2, 5, 11)
-	require.False(t, profile(t, r).GetUsable())
-	executed(9)
-	p := profile(t, r)
-	require.True(t, p.GetUsable())
-	for _, rows := range []uint32{1, 8, 16} {
-		got, ok := p.Latency(rows, 100)
-		require.True(t, ok)
-		require.InEpsilon(t, line(time.Millisecond, 5*time.Millisecond, int(rows)).Microseconds(), got, .1, "batch %d", rows)
-	}
-}
-
-// TestProfileLearnsOnline: unusable with a reason until batches of two sizes are
+// TestProfileLearnsOnline: unusable with a reason until two batch sizes are
 // known, then the mean and one deviation, extended along the fit.
 func TestProfileLearnsOnline(t *testing.T) {
 	r, random := recorder(t), rand.New(rand.NewPCG(3, 4))

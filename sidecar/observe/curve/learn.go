@@ -257,9 +257,8 @@ func (l *Learnt) slope(b base) {
 }
 
 // judge says where the curve comes from and whether deadlines may be planned with it: a
-// shape or a calibration will do; what was only observed needs a batch size that was executed
-// often enough to know how much it varies, and as many executions of others, unless the
-// model has only one. A model under load executes one size nearly always: its largest.
+// shape or a calibration will do; what was only observed needs two batch sizes, executed
+// often enough to know how much they vary, unless the model has only one.
 func (l *Learnt) judge(c *Curve, all []evidence, shape Source, maxBatch int) {
 	calibrated := len(c.calibrated) > 0
 	if !calibrated && !c.serving {
@@ -271,25 +270,25 @@ func (l *Learnt) judge(c *Curve, all []evidence, shape Source, maxBatch int) {
 	if calibrated {
 		l.Source = Calibrated
 	}
-	var most, total uint64 // executions of the size that was executed most, and of all
+	often, seen := 0, false
 	for _, e := range all {
-		most, total = max(most, e.total), total+e.total
-	}
-	often := most >= enough
-	if often {
-		l.Source = Observed
+		seen = seen || e.total > 0
+		if e.total >= enough {
+			often++
+			l.Source = Observed
+		}
 	}
 	switch {
-	case calibrated || shape != Nothing, often && (total-most >= enough || maxBatch <= 1):
+	case calibrated || shape != Nothing, often >= 2, often == 1 && maxBatch <= 1:
 		l.Usable = true
 	case len(all) == 0:
 		l.Why = "nothing was observed yet"
-	case often:
+	case often == 1:
 		l.Why = "only one batch size was observed often enough"
 	default:
 		l.Why = "no batch size was observed often enough"
 	}
-	if l.Source == Nothing && total > 0 {
+	if l.Source == Nothing && seen {
 		l.Source = Observed
 	}
 }
