@@ -47,8 +47,8 @@ func (e *Env) busy() *queuedRun {
 	q := &queuedRun{e: e, gate: e.close("queued"), errs: map[string]error{}}
 	for i := range e.partitions() {
 		q.send(taking("queued", fmt.Sprintf("busy %d", i), 0, parameter("priority", 1)))
+		q.gate.executes(i + 1) // before the next: together they could share an execution
 	}
-	q.gate.executes(e.partitions())
 	return q
 }
 

@@ -198,17 +198,7 @@ func TestDrainDoesNotLoseTheLastAnswer(t *testing.T) {
 
 // Streams above the last of GOAWAY are ignored, and the others go on.
 func TestStreamsAfterGoAwayAreIgnored(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
-	answer := sync.OnceFunc(func() { close(release) })
-	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
-		close(begun)
-		go func() {
-			<-release
-			c.Reply(nil, m)
-			c.Done()
-		}()
-	}}))
-	t.Cleanup(answer)
+	s, begun, answer := holding(t)
 	r := s.raw(t)
 	r.open(1)
 	require.NoError(t, r.WriteData(1, true, framed([]byte("x"))))

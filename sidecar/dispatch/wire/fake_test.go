@@ -84,6 +84,22 @@ func options(h wire.Handler) wire.Options {
 	}
 }
 
+// holding is a server that answers its one call only when answer is called, or the test ends; begun is closed once it has the call.
+func holding(t testing.TB) (s *served, begun <-chan struct{}, answer func()) {
+	came, release := make(chan struct{}), make(chan struct{})
+	answer = sync.OnceFunc(func() { close(release) })
+	s = serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
+		close(came)
+		go func() {
+			<-release
+			c.Reply(nil, m)
+			c.Done()
+		}()
+	}}))
+	t.Cleanup(answer)
+	return s, came, answer
+}
+
 // serve starts a server whose inner server echoes the messages of streams of every other method.
 func serve(t testing.TB, o wire.Options, inner ...grpc.ServerOption) *served {
 	s := &served{Server: wire.New(o)}

@@ -162,15 +162,7 @@ func TestStreamsOfTheInnerServer(t *testing.T) {
 
 // GracefulStop answers what was accepted, and clients begin nothing more.
 func TestGracefulStop(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
-	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
-		close(begun)
-		go func() {
-			<-release
-			c.Reply(nil, m)
-			c.Done()
-		}()
-	}}))
+	s, begun, release := holding(t)
 	conn := s.dial(t)
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, other)
 	require.NoError(t, err)
@@ -186,7 +178,7 @@ func TestGracefulStop(t *testing.T) {
 	require.True(t, conn.WaitForStateChange(t.Context(), connectivity.Ready), "the client is told")
 	_, err = call(t.Context(), conn, echo, []byte("x"))
 	require.Equal(t, codes.Unavailable, status.Code(err), "no more is accepted")
-	close(release)
+	release()
 	require.NoError(t, <-answer)
 	select {
 	case <-stopped:

@@ -154,17 +154,7 @@ func TestEndedStreamsAreNotReset(t *testing.T) {
 
 // However many streams a client has begun above the last of GOAWAY, nothing of them is answered, and the others go on.
 func TestManyStreamsAfterGoAwayAreIgnored(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
-	answer := sync.OnceFunc(func() { close(release) })
-	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
-		close(begun)
-		go func() {
-			<-release
-			c.Reply(nil, m)
-			c.Done()
-		}()
-	}}))
-	t.Cleanup(answer)
+	s, begun, answer := holding(t)
 	r := s.raw(t)
 	r.open(1)
 	require.NoError(t, r.WriteData(1, true, framed([]byte("x"))))

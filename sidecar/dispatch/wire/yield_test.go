@@ -50,7 +50,7 @@ func TestAskNetwork(t *testing.T) {
 // However many goroutines ask the network at once, they take few descriptors.
 func TestFewPipesAskTheNetwork(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
-		t.Skip("no list of what is open")
+		t.Skip("only Linux lists what a process has open")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	open := func() int {
