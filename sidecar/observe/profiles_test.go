@@ -201,6 +201,13 @@ func (c *counting) Later(changes ...store.Change) error {
 	return c.Store.Later(changes...)
 }
 
+// unreadable is a store that cannot be read at the moment.
+type unreadable struct{ store.Store }
+
+var errUnreadable = errors.New("no answer")
+
+func (unreadable) Get(string, string) ([]byte, error) { return nil, errUnreadable }
+
 // TestSavedProfiles come back for the same revision of a model, and for no
 // other.
 func TestSavedProfiles(t *testing.T) {
@@ -223,6 +230,12 @@ func TestSavedProfiles(t *testing.T) {
 	same.SetModel("m", "r1", 8, nil)
 	require.NoError(t, same.Restore(store.NewBolt(db)))
 	require.Empty(t, cmp.Diff(r.Profiles(), same.Profiles(), protocmp.Transform()))
+
+	later := recorder(t)
+	later.SetModel("m", "r1", 8, nil)
+	require.ErrorIs(t, later.Restore(unreadable{kept}), errUnreadable)
+	require.NoError(t, later.Restore(kept), "it is looked for again")
+	require.Empty(t, cmp.Diff(r.Profiles(), later.Profiles(), protocmp.Transform()))
 
 	other := recorder(t)
 	other.SetModel("m", "r2", 8, nil)

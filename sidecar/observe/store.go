@@ -96,7 +96,6 @@ func (r *Recorder) Restore(from store.Store) error {
 	for _, m := range r.sorted() {
 		m.mu.Lock()
 		wanted := m.revision != "" && !m.looked
-		m.looked = m.looked || wanted
 		m.mu.Unlock()
 		if !wanted {
 			continue
@@ -105,14 +104,14 @@ func (r *Recorder) Restore(from store.Store) error {
 		if err != nil {
 			return err
 		}
-		if text == nil {
-			continue
-		}
 		var s stored
-		if err := json.Unmarshal(text, &s); err != nil {
-			return fmt.Errorf("stored profiles of %s: %w; remove the state directory to start over", m.name, err)
+		if text != nil {
+			if err := json.Unmarshal(text, &s); err != nil {
+				return fmt.Errorf("stored profiles of %s: %w; remove the state directory to start over", m.name, err)
+			}
 		}
 		m.mu.Lock()
+		m.looked = true // what cannot be read now is looked for again
 		if s.Revision == m.revision {
 			for _, c := range s.Curves {
 				// What was measured since is newer; a curve of an estimate alone has measured nothing.
