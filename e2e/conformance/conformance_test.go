@@ -138,6 +138,11 @@ func front(t *testing.T, o rig.ConchOptions) conformance.Target {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	o.Bin = setting(t, "CONCH_BIN")
+	if o.Settings == nil {
+		o.Settings = map[string]any{}
+	}
+	// Its executions wait in a gate until every partition has one: a discipline that keeps a partition for models which cannot wait so long would never get there.
+	o.Settings["models"] = map[string]any{"queued": map[string]any{"discipline": "eager"}}
 	c, err := rig.StartConch(ctx, o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
