@@ -94,7 +94,6 @@ func liveTable(f byName) string {
 	add("Conch, with drops: `eager`, `window`", "conch.eager.goodput", 0)
 	add("Conch, with drops: `eager`, `thrift`", "conch.eager_thrift.goodput", 0)
 	add("**Conch**", "conch.goodput", 0)
-	add("Conch, attached at one address, one execution at a time, screened", "conch.attached.screened", 0) // of a run before there were several
 	add("Conch, attached at one address, an execution for each GPU", "conch.attached_at_once.goodput", 0)
 	add("Conch, attached at one address, an execution for each GPU, screened", "conch.attached_at_once.screened", 0)
 	add("Conch over the best of Triton (`goodput_ratio`)", "goodput_ratio", 2)
