@@ -46,47 +46,47 @@ func Differences() []Difference {
 		{
 			Case: "batching/what queues during an execution runs together", Free: true,
 			Reason: "Conch's discipline decides when a batch starts",
-			Docs:   "What waits during an execution runs together when the model's discipline says so, not always as one batch.",
+			Docs:   "Requests that wait during an execution start when the model's discipline decides, and not always as one batch.",
 		},
 		{
 			Case: "batching/in the order of arrival", Free: true,
-			Reason: "Conch's queue puts together what fits",
-			Docs:   "Requests of one model that wait may run in another order than they came, if that fills an execution.",
+			Reason: "Conch's queue chooses requests that fit one execution",
+			Docs:   "Waiting requests of one model may run in another order than that of their arrival, if that fills an execution.",
 		},
 		{
 			Case: "grpc/many pings on a connection without calls end it", Shows: "actual  : \"\"",
-			Reason: "the servers behind have flags for what they take, which Conch does not know, and a connection costs little",
+			Reason: "Conch does not know the servers' flags for pings, and a connection costs little",
 			Docs:   "Clients may ping as often as they like, up to 100 times a second, with calls or without. A server with default flags ends a connection at the fourth ping without a call.",
 		},
 		{
 			Case: "statistics/one request more", Free: true,
-			Reason: "the durations of a model that ensembles call too are in part estimates from averages, which may go down by less than a request took up",
+			Reason: "the durations of such a model are in part estimates from averages, which may fall while a request adds to them",
 			Docs:   "Statistics of a model that ensembles call: counts are exact, durations are estimates from averages and may fall a little between two readings.",
 		},
 		{
 			Case: "connection/it stays open after chunks", Shows: "the answer says that the connection closes",
-			Reason: "whether a chunked request had a length too cannot be told any more, and what something before Conch took for its end may be the next request",
+			Reason: "Conch cannot know whether a chunked request also had a length. A proxy before Conch may have taken another byte for the request's end",
 			Docs:   "A connection closes after a request whose body came in chunks. Triton's clients send lengths.",
 		},
 		{
 			Case: "connection/a client that has said all", Free: true,
-			Reason: "that a client sends no more is the only sign that it has gone, and what it asked for is cancelled then",
-			Docs:   "A client that closes its half of an HTTP connection before it has the answer may be taken for one that has gone, and get status 400.",
+			Reason: "the end of what a client sends is the only sign that the client has gone, and its request is cancelled then",
+			Docs:   "A client that closes its half of an HTTP connection before it has the answer may get status 400, as a client that has gone.",
 		},
 		{
 			Case: "priority/an answer waits for those before it", Free: true, Only: []string{"conch tritonserver 3", "conch minitriton 3"},
 			Reason: "every partition keeps the order of its own requests",
-			Docs:   "`preserve_ordering` holds for the requests of one partition; a model on several answers in the order of each.",
+			Docs:   "`preserve_ordering` holds for the requests of one partition. A model on several partitions answers in the order of each partition.",
 		},
 		{
 			Case: "settings/log refused: the good half of an order is set", Shows: "what came before the part that is wrong holds",
 			Reason: "an order over gRPC is carried out by all partitions or by none",
-			Docs:   "An order of log settings that Triton refuses in part changes nothing; Triton itself keeps what came before the part that it refuses.",
+			Docs:   "An order of log settings that Triton refuses in part changes nothing. Triton itself keeps the settings before the part that it refuses.",
 		},
 		{
 			Case: "repository/a model that only the request has is not listed", Shows: "fresh is listed",
 			Only:   []string{"conch tritonserver 1", "conch tritonserver 3", "conch minitriton 1", "conch minitriton 3", "conch attach control"},
-			Reason: "what a load brings is part of Conch's repository, and there after a restart",
+			Reason: "the files of a load request become part of Conch's repository, and outlast a restart",
 			Docs:   "A model that came with the files of a load request is listed in the repository index; Triton serves it and does not list it.",
 		},
 	}
