@@ -293,7 +293,8 @@ func Predict(d *Device, samples []Sample, f Factors) []float64 {
 	return newPredictor(d, samples).predict(&v)
 }
 
-// LeaveOut fits without each group in turn, as group names a model's, and gives what it predicts for what was left out, in seconds.
+// LeaveOut fits without each group of models in turn, and returns the predictions for the samples that were left out: seconds, in the order of samples. group names the group of a
+// model.
 func LeaveOut(d *Device, samples []Sample, start Factors, prior float64, group func(model string) string) ([]float64, error) {
 	groups := map[string]bool{}
 	for _, s := range samples {

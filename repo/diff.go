@@ -67,8 +67,9 @@ type FieldComparison struct {
 	Before, After string
 }
 
-// Compare says what differs between two revisions; an empty to is the current one,
-// an empty from the one before to.
+// Compare returns the differences between two revisions. An empty to is the current
+// revision, an empty from the parent of to. It fails with [ErrNoRevision] if a named
+// revision is unknown.
 func (s *Store) Compare(from, to string) (*Comparison, error) {
 	after, err := s.revision(to)
 	if err != nil {

@@ -18,8 +18,8 @@ func (s *Store) Original(revision, model string) ([]byte, error) {
 	return s.ReadFile(revision, model, ConfigFile)
 }
 
-// ReadFile is a file of the operator's of a model, by its path in the model's directory, as it was imported. It fails with [ErrNoModel],
-// and with fs.ErrNotExist where the model has no such file.
+// ReadFile returns the content of an operator's file as it was imported, by its path in the model's directory. It fails with [ErrNoModel] if the
+// revision has no such model, and with fs.ErrNotExist if the model has no such file.
 func (s *Store) ReadFile(revision, model, path string) ([]byte, error) {
 	fail := func(err error) ([]byte, error) {
 		return nil, fmt.Errorf("%s of %q of %s: %w", path, model, revision, err)

@@ -261,7 +261,7 @@ func (s *Store) Current() (*Revision, error) {
 	return newest[0], nil
 }
 
-// Get finds a revision by its id.
+// Get finds a revision by its id, such as "r3". It fails with [ErrNoRevision] if there is none.
 func (s *Store) Get(id string) (*Revision, error) {
 	n, err := revisionNumber(id)
 	if err != nil {

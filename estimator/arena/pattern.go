@@ -59,7 +59,8 @@ type place struct {
 // patternAlignment is what sizes within the common block are rounded up to.
 const patternAlignment = 64
 
-// Common is the size of the block that all values but the results lie in from the second execution on: each value takes the smallest gap between those that are there, or the end.
+// Common is the size in bytes of the block that holds all values but the results from the second execution on. Each value takes the smallest gap between the present ones that it
+// fits into, or the end.
 func Common(events []Event) int64 {
 	var there []place // in the order of their places
 	size := int64(0)

@@ -47,7 +47,7 @@ func (s *Samples) Check() error {
 	return nil
 }
 
-// Where are the samples for which keep holds; rows are shared.
+// Where returns the samples whose index keep accepts. It shares the rows with s.
 func (s *Samples) Where(keep func(i int) bool) *Samples {
 	out := &Samples{Names: s.Names}
 	for i := range s.X {

@@ -17,14 +17,14 @@ import (
 
 const opset, irVersion = 17, 8
 
-// Weights says where the weights of a model come from: those of the base are the same in all models with the same base.
+// Weights are the seeds of a model's weights: weights of Base are equal in all models with the same Base, weights of Own are the model's.
 type Weights struct {
 	Base, Own uint64
-	// Shared says which part of a tensor comes from the base. nil: everything.
+	// Shared is the part of a tensor that comes from the base. nil: all of every tensor.
 	Shared func(tensor string) Region
 }
 
-// Region is a part of a weight matrix, in fractions.
+// Region is a part of a weight matrix, in fractions from 0 to 1.
 type Region struct {
 	// From and To bound the output channels.
 	From, To float64

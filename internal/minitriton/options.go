@@ -14,7 +14,7 @@ import (
 	"github.com/conch-serving/conch/internal/clock"
 )
 
-// Control says what decides which models are loaded, Triton's --model-control-mode.
+// Control is Triton's --model-control-mode: who decides which models are loaded.
 type Control int
 
 const (
@@ -34,7 +34,7 @@ type Partition struct {
 	Share int
 }
 
-// Options says what a Server serves and where. The zero value of every field but Repository is usable.
+// Options configure a Server. The zero value of every field except Repository is usable.
 type Options struct {
 	// Repository is the model repository directory, in Triton's layout. It is only read.
 	Repository string

@@ -82,7 +82,7 @@ func (n *Node) Attribute(name string) *Attribute {
 	return nil
 }
 
-// Int is the integer attribute of that name, or what holds without it.
+// Int is the integer attribute of that name, or otherwise if the node has none.
 func (n *Node) Int(name string, otherwise int64) int64 {
 	if a := n.Attribute(name); a != nil && a.Kind == KindInt {
 		return a.Int
@@ -90,7 +90,7 @@ func (n *Node) Int(name string, otherwise int64) int64 {
 	return otherwise
 }
 
-// Float is the floating-point attribute of that name, or what holds without it.
+// Float is the floating-point attribute of that name, or otherwise if the node has none.
 func (n *Node) Float(name string, otherwise float32) float32 {
 	if a := n.Attribute(name); a != nil && a.Kind == KindFloat {
 		return a.Float
@@ -98,7 +98,7 @@ func (n *Node) Float(name string, otherwise float32) float32 {
 	return otherwise
 }
 
-// Ints is the list of integers of that name, nil without it.
+// Ints is the attribute of that name that is a list of integers, nil if the node has none.
 func (n *Node) Ints(name string) []int64 {
 	if a := n.Attribute(name); a != nil && a.Kind == KindInts {
 		return a.Ints
@@ -106,7 +106,7 @@ func (n *Node) Ints(name string) []int64 {
 	return nil
 }
 
-// Text is the string attribute of that name, or what holds without it.
+// Text is the string attribute of that name, or otherwise if the node has none.
 func (n *Node) Text(name, otherwise string) string {
 	if a := n.Attribute(name); a != nil && a.Kind == KindString {
 		return string(a.String)

@@ -209,7 +209,7 @@ func (s *Snapshot) WithSLOs(slos map[string]float64) *Snapshot {
 	return divided
 }
 
-// Takes is what a batch of [DividedBatch] rows takes on a whole GPU of the type on which the model is fastest, in microseconds; 1 where that is not known.
+// Takes is the time in microseconds of a batch of [DividedBatch] rows on a whole GPU of the type on which the model is fastest; 1 where no profile has it.
 func (s *Snapshot) Takes(model string) float64 {
 	least := math.Inf(1)
 	for _, p := range s.GetProfiles() {

@@ -38,13 +38,13 @@ type Seen interface {
 	LookAtModel(name string) (control.ModelLook, error)
 }
 
-// Control is the plan way as operators see it and order about; a *control.Control is one.
+// Control is what operators may see of the plan way, and order; *control.Control implements it.
 type Control interface {
 	Seen
 	Version() api.Version
 	Snapshot(context.Context) (*policy.Snapshot, error)
 	GPUAdvice() control.GPUAdvice
-	// Cordon gives what leaving the GPU changes or changed; nil where nothing leaves.
+	// Cordon returns the change that takes the models off the GPU, proposed or applied; nil where no model leaves.
 	Cordon(context.Context, api.CordonRequest) (*control.Proposal, error)
 	Restart(context.Context, api.RestartRequest) error
 	LogFile(partition string) (string, error)

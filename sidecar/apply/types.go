@@ -63,7 +63,7 @@ type Recorder interface {
 	Record(model, gpuType string, threadPercentage uint32, samples []warmup.Sample)
 }
 
-// WarmUp runs a model's first requests; warmup.Run is one.
+// WarmUp runs a model's first requests on the server at an address and measures its batches; warmup.Run is the implementation.
 type WarmUp func(ctx context.Context, address string, c *tritonpb.ModelConfig, o warmup.Options) (warmup.Result, error)
 
 // Action is something that was done.

@@ -128,8 +128,8 @@ type AdminTLS struct {
 	MinVersion string `yaml:"minVersion"`
 }
 
-// ServerTLS is how clients reach conch. Without a certificate they do so in the
-// clear.
+// ServerTLS is the TLS of the addresses for clients. Without a certificate they have no
+// TLS.
 type ServerTLS struct {
 	Certificate string `yaml:"certificate"`
 	Key         string `yaml:"key"`
@@ -306,7 +306,7 @@ type Policy struct {
 	Checksum string `yaml:"checksum"`
 }
 
-// Defaults hold for every model that says nothing else.
+// Defaults hold for every model without a setting of its own.
 type Defaults struct {
 	SLO        Duration          `yaml:"slo"`
 	Late       string            `yaml:"late"`

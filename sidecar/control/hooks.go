@@ -145,7 +145,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// PlaceChanged takes in that a place of a model was ejected, is on probation, or is healthy again. It does not block.
+// PlaceChanged records that a place of a model was ejected, is on probation, or is healthy again, in metrics and events. It does not block.
 func (c *Control) PlaceChanged(h router.PlaceHealth) {
 	c.showEjected()
 	fields := map[string]string{"model": h.Model, "partition": h.Partition}

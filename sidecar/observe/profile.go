@@ -105,8 +105,8 @@ func (m *model) learn() []learnt {
 	return all
 }
 
-// DeclareOn makes sure that a model with a declared profile has one on a GPU
-// type before anything ran there.
+// DeclareOn gives a model with a declared profile that profile on a GPU type, before
+// anything ran there. Without a declared profile it does nothing.
 func (r *Recorder) DeclareOn(name, gpuType string) {
 	m := r.model(name)
 	m.mu.Lock()

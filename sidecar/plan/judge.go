@@ -25,7 +25,7 @@ const (
 	VerdictLoss Verdict = "loss"
 	// VerdictGain: what it gains does not pay for the requests that the change disturbs.
 	VerdictGain Verdict = "gain"
-	// VerdictPinned: an operator has the plan in force stay. Judge does not know it; the keeper of the pin sets it.
+	// VerdictPinned: an operator has pinned the plan in force. Judge never returns it; the package that keeps the pin sets it.
 	VerdictPinned Verdict = "pinned"
 )
 

@@ -81,7 +81,7 @@ type Options struct {
 	BreakerOpen, BreakerOpenMax time.Duration
 }
 
-// EventKind is what happened, a stable word for metrics and the API.
+// EventKind is the kind of an Event: a stable word for metrics and the API.
 type EventKind string
 
 // What a host reports.
@@ -131,7 +131,7 @@ const (
 	StateDown State = "down"
 )
 
-// Status is one row of `policy ls`, for the policy in use.
+// Status is the state of the policy in use, as `tritonctl policy ls` shows it.
 type Status struct {
 	Name        string
 	Description *policy.Description

@@ -66,7 +66,7 @@ type Totals struct {
 	BadRate float64 `json:"bad_rate"`
 }
 
-// ModelResult is one model's part.
+// ModelResult is what a run measured of one model's requests.
 type ModelResult struct {
 	Name  string `json:"name"`
 	SLOUs int64  `json:"slo_us"`
@@ -94,7 +94,7 @@ type Latency struct {
 	P99OfSLO float64 `json:"p99_of_slo"`
 }
 
-// PartitionResult is one partition, as long as it was in force.
+// PartitionResult is what a run measured of one partition, from FromSeconds to UntilSeconds of simulated time, while a plan had it.
 type PartitionResult struct {
 	ID               string  `json:"id"`
 	GPU              string  `json:"gpu"` // NODE/ID
@@ -109,7 +109,7 @@ type PartitionResult struct {
 	WastedShare float64 `json:"wasted_share,omitempty"`
 }
 
-// GPUResult is one GPU.
+// GPUResult is one GPU, with the simulated time for which it was there.
 type GPUResult struct {
 	Name         string  `json:"name"` // NODE/ID
 	Type         string  `json:"type"`

@@ -51,9 +51,9 @@ type Highest struct {
 	Trials []Trial `json:"trials"`
 }
 
-// Found is what searches with all seeds found.
+// Found is the highest rate that holds, in requests per second, by searches with all seeds.
 type Found struct {
-	// Rate is the median over the seeds; Low and High are their spread.
+	// Rate is the median over the seeds, Low the least and High the greatest of them; All has each seed's search.
 	Rate float64   `json:"rate"`
 	Low  float64   `json:"low"`
 	High float64   `json:"high"`

@@ -132,7 +132,7 @@ type Failure struct {
 	GPU, Partition string
 }
 
-// Breakdowns makes every GPU fail at random, with exponential times.
+// Breakdowns makes every GPU fail at random: the times to failure and to repair are exponentially distributed.
 type Breakdowns struct {
 	// Between is the mean time from a GPU's recovery to its next failure, 0 for none; Repair the mean time until it is back.
 	Between, Repair time.Duration

@@ -19,20 +19,21 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Destination is where a page goes.
+// Destination is where an HTML page is written, and whether a browser shows it.
 type Destination struct {
-	// File is written; empty: none, or with Browse a temporary one.
-	File   string
+	// File is the page's file; empty: no page, or with Browse a temporary file.
+	File string
+	// Browse opens the page in the browser.
 	Browse bool
 }
 
-// Flags adds them to a command.
+// Flags adds --html and --open to a command.
 func (d *Destination) Flags(c *cobra.Command) {
 	c.Flags().StringVar(&d.File, "html", "", "write the report as one HTML page to this file too")
 	c.Flags().BoolVar(&d.Browse, "open", false, "open the HTML page in the browser (without --html, from a temporary file)")
 }
 
-// Wanted reports whether there is a page to make.
+// Wanted reports whether a flag asked for a page.
 func (d *Destination) Wanted() bool { return d.File != "" || d.Browse }
 
 // Check finds out whether the file can be written: before the work, not after it.

@@ -104,7 +104,8 @@ func (r *Runner) Load(ctx context.Context, m calibrate.Model, file []byte) error
 	return nil
 }
 
-// Infer runs one batch and gives what Triton's statistics say that the execution computed.
+// Infer runs one batch and returns its compute time (compute_infer) by Triton's statistics, without queueing and copying of tensors. It fails if the statistics do
+// not count the execution.
 func (r *Runner) Infer(ctx context.Context, m calibrate.Model, batch int, input []float32) (time.Duration, error) {
 	before, err := r.computed(ctx, m)
 	if err != nil {
@@ -156,7 +157,7 @@ func (r *Runner) computed(ctx context.Context, m calibrate.Model) (counter, erro
 	return c, nil
 }
 
-// Unload takes the model out of service.
+// Unload unloads the model from the server.
 func (r *Runner) Unload(ctx context.Context, m calibrate.Model) error {
 	return r.client.Unload(ctx, r.model(m))
 }

@@ -103,7 +103,8 @@ type Diff struct {
 	Proposed *PlanFile `json:"proposed,omitempty"`
 }
 
-// Expected compares two plans under the load of late, in requests per second finished inside their SLO, and the share of those that are late or dropped.
+// Expected compares two plans under the recent load: goodput in requests per second that are answered within their SLO, and the share of requests, from 0 to 1, that are
+// late or dropped. Now is the plan in force, Then the other one.
 type Expected struct {
 	GoodputNow  float64 `json:"goodput_now"`
 	GoodputThen float64 `json:"goodput_then"`
@@ -111,7 +112,7 @@ type Expected struct {
 	BadThen     float64 `json:"bad_then"`
 }
 
-// Change is one line of a Diff.
+// Change is one line of a Diff: an action, the partition or model that it concerns, and a text for a person.
 type Change struct {
 	Action    string `json:"action"`
 	Partition string `json:"partition,omitempty"`
@@ -126,7 +127,7 @@ type Violation struct {
 	Text    string `json:"text"`
 }
 
-// ApplyRequest orders a plan to be applied: the policy's, a file's, or one of before.
+// ApplyRequest orders a plan to be applied: the policy's, that of a file, or an earlier plan.
 type ApplyRequest struct {
 	// IfRevision guards against two writers: a plan other than this one
 	// serving is a conflict. Zero applies whatever serves.

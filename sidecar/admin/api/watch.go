@@ -56,14 +56,14 @@ type Update struct {
 	Gone []string `json:"gone,omitempty"`
 }
 
-// End says why conch ends a stream.
+// End is the data of TopicEnd: the reason why conch ends a stream.
 type End struct {
 	// Reason: "slow" (the client did not read in time), "stopping", "too many watchers".
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
 
-// Conch is what there is to know of the process itself.
+// Conch is the state of the process itself: its version, its health, and whether this address takes orders.
 type Conch struct {
 	Version Version `json:"version"`
 	Health  Health  `json:"health"`

@@ -16,7 +16,7 @@ func (c *Client) Revisions(ctx context.Context) ([]api.RepositoryRevision, error
 	return get[[]api.RepositoryRevision](ctx, c, "/v1/repository/revisions")
 }
 
-// Import reads a model repository into a new revision; progress is called as it goes on.
+// Import has conch read a model repository into a new revision. It calls progress for each report until the import ends.
 func (c *Client) Import(ctx context.Context, r api.ImportRequest, progress func(api.ImportProgress)) (api.RepositoryRevision, error) {
 	return long[api.RepositoryRevision](ctx, c, "/v1/repository/import", r, progress)
 }
@@ -27,8 +27,8 @@ func (c *Client) Rollback(ctx context.Context, r api.RollbackRequest) (api.Repos
 	return post[api.RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/rollback", r)
 }
 
-// CompareRevisions says what differs between two revisions; an empty to is the current
-// one, an empty from the one before to.
+// CompareRevisions returns the differences between two revisions. An empty to is the
+// current revision, an empty from the parent of to.
 func (c *Client) CompareRevisions(ctx context.Context, from, to string) (api.RepositoryDiff, error) {
 	return get[api.RepositoryDiff](ctx, c, "/v1/repository/diff?"+url.Values{"from": {from}, "to": {to}}.Encode())
 }

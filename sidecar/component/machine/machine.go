@@ -21,7 +21,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
-// Node is this machine with the GPUs that conch.yaml or the driver names.
+// Node is this machine with its GPUs: those of conch.yaml, the detected ones for auto, or one for each attached endpoint. With driver kubernetes it has
+// none. It is an error if the GPUs cannot be detected.
 func Node(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Node, error) {
 	name, err := os.Hostname()
 	if err != nil {

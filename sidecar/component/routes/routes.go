@@ -19,7 +19,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// Routes are the dispatcher's, with what control and the reconciler add to them.
+// Routes joins the dispatcher with control and the reconciler, which do not know each other: it is what clients' fronts ask for partitions, models and
+// orders.
 type Routes struct {
 	Dispatcher *dispatch.Dispatcher
 	Control    *control.Control

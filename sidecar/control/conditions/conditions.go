@@ -84,8 +84,8 @@ type Tracker struct {
 	last All
 }
 
-// Look makes the conditions of now. Since is when a condition came to hold, or
-// ceased to, as far as Look was called often enough to see it.
+// Look returns the present conditions. A condition's Since is when it last changed,
+// as seen by the calls of Look.
 func (t *Tracker) Look(o apply.Observed, w Wanted, now time.Time) All {
 	all := All{}
 	for _, p := range o.Partitions {

@@ -128,7 +128,7 @@ func (b *Book) Of(m *repo.Model, gpuType string) *Estimate {
 	return b.known[keyOf(m, gpuType)]
 }
 
-// Memory is what a model takes at its largest batch, on any place; nil where only the size of its files is known.
+// Memory is the estimated memory of a model at its largest batch, in bytes, on the first type of GPU or CPU with an estimate from its graph; nil where only the size of its files is known.
 func (b *Book) Memory(m *repo.Model) *estimator.Memory {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -48,8 +48,8 @@ func (e *InactiveError) Error() string {
 // Set has the resolvers of a route table.
 type Set map[string]*Resolver
 
-// New makes the resolvers of the names of a table. They take over the load that
-// those of the table before have counted.
+// New makes the resolvers of the names of a route table. They take over the counted
+// load of the table before.
 func New(list map[string]*Name, before Set) Set {
 	all := make(Set, len(list))
 	for key, n := range list {

@@ -251,7 +251,7 @@ func (s *Scheduler) idle(p *executor, now Time) {
 // takes another event first.
 func (s *Scheduler) Next() Time { return s.timers.min() }
 
-// Advance does everything that is due at now.
+// Advance does everything that is due at now: candidates start, and requests are dropped. Call it at the time that Next returns.
 func (s *Scheduler) Advance(now Time) { s.advance(now) }
 
 // advance starts an event: everything that is due comes first.

@@ -157,7 +157,8 @@ type Fault struct {
 	Ejected, Gone bool
 }
 
-// Faulted reports that an execution under the lease has failed. The place is ejected if that is due.
+// Faulted records that an execution under the lease has failed with cause, and ejects the place if its failures ask for that. The Fault says how many executions failed in a row
+// there, and whether the place is ejected. It is zero if the lease has no place any more.
 func (l Lease) Faulted(cause error, of Blame) Fault {
 	at := l.at()
 	if at == nil {

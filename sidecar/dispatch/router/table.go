@@ -34,8 +34,8 @@ type Table struct {
 	// served. Requests for them get other errors than those for unknown models: see
 	// Unknown.
 	Absent map[string][]string
-	// Names are what clients may ask for beside the models: apps, and members of
-	// derived models. None has the name of a model.
+	// Names are what clients may ask for beside the models: apps. None has the name of
+	// a model.
 	Names map[string]*names.Name
 }
 

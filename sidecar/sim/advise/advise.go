@@ -17,13 +17,14 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/report"
 )
 
-// Batching is how Triton itself batches a model, as its config.pbtxt says.
+// Batching is how Triton itself batches a model, by its config.pbtxt.
 type Batching struct {
+	// Dynamic: the model has dynamic_batching. Delay is its max_queue_delay.
 	Dynamic bool
 	Delay   time.Duration
 }
 
-// Executions are those of one batch size that servers counted, with their mean time.
+// Executions are a model's executions of one batch size by the servers' statistics: Count of them, with Rows rows each and a mean time.
 type Executions struct {
 	Rows, Count int
 	Mean        time.Duration

@@ -27,7 +27,8 @@ import (
 // maxMessage bounds one message of either side.
 const maxMessage = 512 << 20
 
-// Serve is the child's end: it evaluates until r ends. The caller has lowered the priority of the process.
+// Serve is the child process: it reads a snapshot, traffic and requests from r, and writes outcomes to w, until r ends. The caller has lowered the priority of the
+// process.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, checks ...plan.DispatchCheck) error {
 	in, read := bufio.NewReader(r), protodelim.UnmarshalOptions{MaxSize: maxMessage}
 	var snapshot policy.Snapshot

@@ -23,7 +23,7 @@ type InProcess struct {
 	last *Evaluator
 }
 
-// Evaluate says what would become of plans under the snapshot's traffic.
+// Evaluate simulates plans under the snapshot's traffic and returns their outcomes in the same order.
 func (p *InProcess) Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error) {
 	return p.EvaluateDraw(ctx, s, 0, plans)
 }

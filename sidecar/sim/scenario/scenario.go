@@ -150,7 +150,7 @@ type Point struct {
 	Upper Duration `yaml:"upper,omitempty" json:"upper,omitempty"`
 }
 
-// Arrivals shape a model's load. The rate is multiplied by what Steps or Diurnal say.
+// Arrivals shape a model's load. Steps or Diurnal multiply the model's rate over time.
 type Arrivals struct {
 	// Shape of the Gamma distribution of gaps; 0 and 1 mean Poisson, .05 to .3 bursty.
 	Shape float64 `yaml:"shape,omitempty" json:"shape,omitempty"`
@@ -160,7 +160,7 @@ type Arrivals struct {
 	Diurnal *Diurnal `yaml:"diurnal,omitempty" json:"diurnal,omitempty"`
 }
 
-// Step multiplies the rate from a moment on.
+// Step multiplies the model's rate by Factor from a time of the scenario on.
 type Step struct {
 	From   Duration `yaml:"from,omitempty" json:"from,omitempty"`
 	Factor float64  `yaml:"factor" json:"factor"`

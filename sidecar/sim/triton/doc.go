@@ -6,5 +6,6 @@
 //
 // A model has one instance on each GPU of each server that serves it, and one queue for all of a server's. Of the instances that are idle the one that has
 // waited longest takes a batch, as Triton's do, although other models use its GPU and another GPU is idle. Batches execute on a GPU one after the other, in the
-// order in which their instances took them. What is left out: queue policies, priorities, ragged and variable shapes and the rate limiter.
+// order in which their instances took them. The rate limiter is simulated with one resource per GPU (Server.Limited). Queue policies, priorities, and ragged and
+// variable shapes are left out.
 package triton

@@ -171,7 +171,7 @@ func (b *Block) Extent() batch.Extent {
 // Write copies data to a part of the block.
 func (b *Block) Write(at int, data mem.BufferSlice) { data.CopyTo(b.Data[at : at+data.Len()]) }
 
-// Free gives the block back. Call it once, and not after Buffer or Forsake.
+// Free gives the block back to its pool. Call it once, and not after Buffer or Forsake. A block that a server may still write is forsaken instead.
 func (b *Block) Free() {
 	if b.doubtful.Load() {
 		b.slab.forsake()
@@ -180,7 +180,7 @@ func (b *Block) Free() {
 	b.slab.give(b.offset, len(b.Data))
 }
 
-// Forsake gives the block up: the server may still write it, because its last word about the execution that the block was lent for has not come. It is
+// Forsake gives the block up: the server may still write it, because its last answer to the execution that the block was lent for has not come. The block is
 // not lent again, and counts against the pool's limit until the server's end.
 func (b *Block) Forsake() { b.slab.forsake() }
 
