@@ -50,7 +50,7 @@ func liveScenes() []liveScene {
 			name: "classify", accuracy: .75, slo: 108, variants: map[string]float64{"mobilenet_v2": .72, "resnet50": .76, "densenet161": .78},
 		}},
 		// A tight model beside heavy ones, each of whose batches it cannot wait for.
-		{policy: "conch", gpus: 3, overload: 1.8, rates: map[string]float64{"bert": 800, "vgg16": 200, "densenet161": 200}},
+		{policy: "conch", gpus: 3, overload: 2, rates: map[string]float64{"bert": 800, "vgg16": 200, "densenet161": 200}},
 	}
 }
 
