@@ -25,8 +25,8 @@ func TestResultsFileIsNotOverwrittenByAPart(t *testing.T) {
 		flags []string
 		says  string
 	}{
-		{"quick", []string{"--quick", "--only", "example"}, "with --quick the figures are not to cite"},
-		{"only", []string{"--only", "example"}, "with --only the figures are a part of it"},
+		{"quick", []string{"--quick", "--only", "budget"}, "with --quick the figures are not to cite"},
+		{"only", []string{"--only", "budget"}, "with --only the figures are a part of it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			directory := t.TempDir()
@@ -36,7 +36,7 @@ func TestResultsFileIsNotOverwrittenByAPart(t *testing.T) {
 			root := command(&out, &progress)
 			root.SetArgs(append([]string{"reproduce", "--results", directory}, c.flags...))
 			require.NoError(t, root.ExecuteContext(t.Context()))
-			require.Contains(t, out.String(), "figure example.fig4.deferred.first_start 2.25 units\n")
+			require.Contains(t, out.String(), "figure budget.resnet50.deferred.goodput ")
 			require.Contains(t, progress.String(), path+" is not written: "+c.says)
 			kept, err := os.ReadFile(path)
 			require.NoError(t, err)

@@ -54,7 +54,6 @@ func (b *bench) sections(cases []zoo.Case) []section {
 		{"fig9", b.zoos},
 		{"few", func() ([]*row, error) { return b.fewGPUs(cases[0]), nil }},
 		{"overload and idle", func() ([]*row, error) { return b.aroundThePeak(cases[0]), nil }},
-		{"example", missing},
 	}
 }
 

@@ -23,7 +23,6 @@ func promised() map[string][]string {
 		"fig9":              {"fig9.a100.mixed.adaptive.goodput", "fig9.a100.strong.deferred.of_best_system", "fig9.gtx1080ti.mixed.eager_prefix.overall.goodput", "fig9.gtx1080ti.weak.flex.goodput"},
 		"few":               {"few.8on4.deferred.goodput", "few.16on32.adaptive.goodput"},
 		"overload and idle": {"overload.resnet50.adaptive.load125.bad", "idle.resnet50.deferred.load25.share", "idle.resnet50.adaptive.load50.gpus_used"},
-		"example":           {"example.fig4.deferred.first_start", "example.fig5a.eager_from_r16.first_drop", "example.fig5b.deferred.staggered_again"},
 	}
 }
 
@@ -63,7 +62,7 @@ func TestReproduceHasAllParts(t *testing.T) {
 func TestReproduceMeasuresEveryRow(t *testing.T) {
 	cases, err := zoo.Cases()
 	require.NoError(t, err)
-	for part, shows := range map[string]string{"table2": "5839", "budget": "5140", "overload and idle": "load125", "example": "2.25"} {
+	for part, shows := range map[string]string{"table2": "5839", "budget": "5140", "overload and idle": "load125"} {
 		b, out := tiny(part)
 		r := &figure.Report{File: "reproduce", Command: "make reproduce"}
 		require.NoError(t, b.reproduce(t.Context(), r))
@@ -103,40 +102,5 @@ func TestAroundThePeak(t *testing.T) {
 		require.Contains(t, note["idle."+n+".load25.share"], "paper 0.75;")
 		require.Greater(t, f["idle."+n+".load25.share"], f["idle."+n+".load75.share"])
 		require.Less(t, f["idle."+n+".load25.gpus_used"], 8.)
-	}
-}
-
-// TestExampleOfSection33 is what Symphony's text says of figures 4 and 5.
-func TestExampleOfSection33(t *testing.T) {
-	rows, err := missing()
-	require.NoError(t, err)
-	value := map[string]float64{}
-	for _, row := range rows {
-		require.Len(t, row.runs, 1, row.figure)
-		value[row.figure] = row.runs[0]
-	}
-	require.Equal(t, 4., value["example.fig4.deferred.first_batch"])
-	require.Equal(t, 2.25, value["example.fig4.deferred.first_start"])
-	for i, who := range []string{"first", "second", "third"} {
-		require.Equal(t, []float64{35, 37, 38}[i], value["example.fig5a.eager_from_r16."+who+"_drop"])
-	}
-	require.Greater(t, value["example.fig5a.eager_from_r16.dropped"], 3.)
-	require.Zero(t, value["example.fig5b.deferred.dropped"])
-	require.Equal(t, 13.5, value["example.fig5b.deferred.staggered_again"])
-}
-
-// TestStaggeredAgain: a schedule that never finds its pattern again has no moment at which it does.
-func TestStaggeredAgain(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		batches []batch
-		at      float64
-	}{
-		{"at once", []batch{{4, 8.25}, {4, 13.5}, {4, 16.5}, {4, 19.5}, {1, 30}}, 13.5},
-		{"later", []batch{{4, 8.25}, {1, 11.25}, {4, 16.5}, {4, 19.5}, {2, 30}}, 16.5},
-		{"uneven", []batch{{4, 8.25}, {4, 13.5}, {4, 17}, {4, 20}, {2, 30}}, 17},
-		{"never", []batch{{4, 8.25}, {1, 11.25}, {4, 14.25}, {1, 18}, {1, 24}}, 0},
-	} {
-		require.Equal(t, c.at, (&gpus{batches: c.batches}).regained(), c.name)
 	}
 }
