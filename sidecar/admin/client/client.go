@@ -82,11 +82,6 @@ func (c *Client) Version(ctx context.Context) (api.Version, error) {
 	return get[api.Version](ctx, c, "/v1/version")
 }
 
-// Ready is /readyz; a conch that is not ready is not an error.
-func (c *Client) Ready(ctx context.Context) (api.Health, error) {
-	return get[api.Health](ctx, c, "/v1/ready")
-}
-
 // Models lists every model of the repository.
 func (c *Client) Models(ctx context.Context) ([]api.Model, error) {
 	return get[[]api.Model](ctx, c, "/v1/models")
@@ -95,11 +90,6 @@ func (c *Client) Models(ctx context.Context) ([]api.Model, error) {
 // Model gives one model with its profiles.
 func (c *Client) Model(ctx context.Context, name string) (api.Model, error) {
 	return get[api.Model](ctx, c, "/v1/models/"+url.PathEscape(name))
-}
-
-// Slowest lists the slowest requests of a model in the last minute, slowest first.
-func (c *Client) Slowest(ctx context.Context, name string) ([]api.SlowRequest, error) {
-	return get[[]api.SlowRequest](ctx, c, "/v1/models/"+url.PathEscape(name)+"/slowest")
 }
 
 // GPUs lists the GPUs with their partitions.

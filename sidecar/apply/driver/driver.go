@@ -116,8 +116,6 @@ type Event struct {
 
 // Errors of drivers; test with errors.Is.
 var (
-	// ErrStopped: the server was stopped.
-	ErrStopped = errors.New("the partition's server was stopped")
 	// ErrDown: the server is dead at the moment.
 	ErrDown = errors.New("the partition's server is down")
 	// ErrForeign: the server is not conch's to start or stop.

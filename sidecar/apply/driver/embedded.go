@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -20,9 +19,7 @@ import (
 type EmbeddedOptions struct {
 	// Stretch multiplies emulated times; 0 means 1.
 	Stretch float64
-	// Clock is minitriton's; nil means real time.
-	Clock  clock.Clock
-	Logger *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Embedded runs a minitriton inside this process for every partition.
@@ -71,7 +68,7 @@ func (d *Embedded) Start(ctx context.Context, spec Spec) (Server, error) {
 	s, err := minitriton.New(minitriton.Options{
 		Repository: spec.RepositoryDir, Control: minitriton.ControlExplicit,
 		Partition: minitriton.Partition{ID: spec.Partition.GetId(), GPU: gpu, Share: int(spec.Partition.GetThreadPercentage())},
-		Stretch:   d.o.Stretch, Clock: d.o.Clock, Logger: d.o.Logger,
+		Stretch:   d.o.Stretch, Logger: d.o.Logger,
 	})
 	if err != nil {
 		return nil, err
