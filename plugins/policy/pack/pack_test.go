@@ -140,3 +140,14 @@ func TestTheRestIsNearWhatItExchangesTensorsWith(t *testing.T) {
 		require.Equal(t, want, f.Plan("p", "1", nil).PartitionsOf("b")[0].GetNode())
 	}
 }
+
+// TestAnExclusiveStepIsBesideNoOtherStep: a step that is exclusive shares with its ensemble, and not with the ensemble's other steps.
+func TestAnExclusiveStepIsBesideNoOtherStep(t *testing.T) {
+	w := packtest.World(1).Line("whole", 1, 5, 100, 0).Line("alone", 1, 5, 100, 0).Line("other", 1, 5, 100, 0)
+	w.Models[0].DependsOn = []string{"alone", "other"}
+	w.Constraints = append(w.Constraints, &policy.Constraint{Model: "alone", Exclusive: true})
+	f := pack.New(w.Snapshot)
+	require.Equal(t, policy.CauseConstraint, f.RefuseNew(f.Hosts[0], 100, "whole", 0))
+	f.Rest()
+	require.Empty(t, conformance.Check(w.Snapshot, f.Plan("test", "1", nil)))
+}

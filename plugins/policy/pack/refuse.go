@@ -35,7 +35,7 @@ func (f *Floor) refuse(h *Host, p *Part, share uint32, model string, batch uint3
 			}
 			continue
 		}
-		if cause := f.refuseOne(h, p, share, k, model); cause != "" {
+		if cause := f.refuseOne(h, p, share, k, asked); cause != "" {
 			return cause
 		}
 		w, a := k.weights, k.working
@@ -52,7 +52,7 @@ func (f *Floor) refuse(h *Host, p *Part, share uint32, model string, batch uint3
 }
 
 // refuseOne says what but memory forbids a model, or a member of a derived one.
-func (f *Floor) refuseOne(h *Host, p *Part, share uint32, k *known, together string) string {
+func (f *Floor) refuseOne(h *Host, p *Part, share uint32, k, together *known) string {
 	if !k.derived {
 		return f.refuseModel(h, p, share, k, together)
 	}
@@ -67,7 +67,7 @@ func (f *Floor) refuseOne(h *Host, p *Part, share uint32, k *known, together str
 	return ""
 }
 
-func (f *Floor) refuseModel(h *Host, p *Part, share uint32, k *known, together string) string {
+func (f *Floor) refuseModel(h *Host, p *Part, share uint32, k, together *known) string {
 	var pins map[string]bool
 	if len(f.pins) > 0 {
 		pins = f.pins[k.name]
@@ -99,13 +99,15 @@ func (f *Floor) served(model string) int {
 	return n
 }
 
-// mayJoin reports whether no exclusive model forbids the model in the partition, next to what it comes with.
-func (f *Floor) mayJoin(p *Part, model, together string) bool {
+// mayJoin reports whether no exclusive model forbids the model in the partition, next to those that come with it.
+func (f *Floor) mayJoin(p *Part, model string, together *known) bool {
 	if !f.exclusive {
 		return true
 	}
-	if !f.MayShare(model, together) {
-		return false
+	for _, other := range together.needs {
+		if !f.MayShare(model, other.name) {
+			return false
+		}
 	}
 	if p == nil {
 		return true
