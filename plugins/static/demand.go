@@ -5,7 +5,6 @@ package static
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -24,7 +23,7 @@ func (f *floor) demand(models []*policy.Model) {
 	var loaded, wanted []*policy.Model
 	for _, m := range models {
 		switch {
-		case !m.GetOnDemand() || f.instances[m.GetName()] > 0: // brought along by an ensemble
+		case !m.GetOnDemand() || f.Count(m.GetName()) > 0: // brought along by an ensemble
 		case len(f.now[m.GetName()]) > 0 && !stale(m):
 			loaded = append(loaded, m)
 		case m.GetRequestsUnderWay() > 0:
@@ -36,13 +35,13 @@ func (f *floor) demand(models []*policy.Model) {
 	})
 	for _, m := range loaded {
 		for _, s := range f.candidates(m.GetName()) {
-			if f.now[m.GetName()][s.partition.GetId()] && f.instances[m.GetName()] == 0 && f.refuse(s, m.GetName()) == "" {
+			if f.now[m.GetName()][s.partition.GetId()] && f.Count(m.GetName()) == 0 && f.refuse(s, m.GetName()) == "" {
 				f.put(s, m.GetName())
 			}
 		}
 	}
 	for _, m := range loaded { // those whose place something else has now
-		if f.instances[m.GetName()] > 0 {
+		if f.Count(m.GetName()) > 0 {
 			continue
 		}
 		if s := f.best(m.GetName()); s != nil {
@@ -52,7 +51,7 @@ func (f *floor) demand(models []*policy.Model) {
 		}
 	}
 	for _, m := range wanted {
-		if f.instances[m.GetName()] > 0 {
+		if f.Count(m.GetName()) > 0 {
 			continue
 		}
 		s := f.best(m.GetName())
@@ -99,7 +98,7 @@ func (f *floor) clear(model string) *slot {
 			out[victim.GetName()] = true
 			last = min(last, disuse(victim))
 		}
-		if s.holds[model] || f.refuse(f.without(s, out), model) != "" {
+		if s.holds(model) || f.refuse(f.without(s, out), model) != "" {
 			continue
 		}
 		if best == nil || last > longest || last == longest && len(out) < len(leave) {
@@ -107,7 +106,7 @@ func (f *floor) clear(model string) *slot {
 		}
 	}
 	if best != nil {
-		f.remove(best, leave)
+		f.Remove(best.part, leave)
 	}
 	return best
 }
@@ -115,10 +114,10 @@ func (f *floor) clear(model string) *slot {
 // leastUsed is the model of a partition that may leave and was not used for
 // longest, besides those that leave already; nil where there is none.
 func (f *floor) leastUsed(s *slot, out map[string]bool) (least *policy.Model) {
-	for _, in := range s.partition.GetInstances() {
+	for _, in := range s.part.Instances {
 		name := in.GetModel()
-		m := f.x.Model(name)
-		if out[name] || !m.GetOnDemand() || m.GetRequestsUnderWay() > 0 || f.current[name] != nil || f.needed(s, name, out) {
+		m := f.Model(name)
+		if out[name] || !m.GetOnDemand() || m.GetRequestsUnderWay() > 0 || f.Pins(name) != nil || f.needed(s, name, out) {
 			continue
 		}
 		if least == nil || disuse(m) > disuse(least) {
@@ -130,8 +129,8 @@ func (f *floor) leastUsed(s *slot, out map[string]bool) (least *policy.Model) {
 
 // needed reports that an ensemble that stays in a partition calls a model.
 func (f *floor) needed(s *slot, model string, out map[string]bool) bool {
-	for other := range s.holds {
-		if other != model && !out[other] && slices.ContainsFunc(f.x.Requires(other), func(m *policy.Model) bool { return m.GetName() == model }) {
+	for _, in := range s.part.Instances {
+		if other := in.GetModel(); other != model && !out[other] && slices.ContainsFunc(f.Requires(other), func(m *policy.Model) bool { return m.GetName() == model }) {
 			return true
 		}
 	}
@@ -140,41 +139,18 @@ func (f *floor) needed(s *slot, model string, out map[string]bool) bool {
 
 // without is a partition, and its GPU, as they would be without some models.
 func (f *floor) without(s *slot, out map[string]bool) *slot {
-	if len(out) == 0 {
+	if len(out) == 0 || s.part == nil {
 		return s
 	}
-	on := *s.gpu
-	less := &slot{partition: s.partition, gpu: &on, holds: maps.Clone(s.holds), kind: s.kind}
-	maps.DeleteFunc(less.holds, func(model string, _ bool) bool { return out[model] })
-	for _, in := range s.partition.GetInstances() {
-		if !out[in.GetModel()] {
-			w, a := f.x.InstanceBytes(nil, in)
-			less.weights, less.working = add(less.weights, w), max(less.working, a)
-		}
-	}
-	on.bytes = add(s.gpu.bytes-s.bytes(), less.bytes())
-	return less
-}
-
-// remove takes models out of a partition.
-func (f *floor) remove(s *slot, out map[string]bool) {
-	less := f.without(s, out)
-	s.gpu.bytes = less.gpu.bytes
-	s.weights, s.working, s.holds = less.weights, less.working, less.holds
-	s.partition.Instances = slices.DeleteFunc(s.partition.Instances, func(in *policy.Instance) bool { return out[in.GetModel()] })
-	for model := range out {
-		if f.instances[model]--; f.instances[model] == 0 {
-			delete(f.instances, model)
-		}
-	}
+	return &slot{partition: s.partition, gpu: s.gpu, part: f.Without(s.part, out)}
 }
 
 // busy reports that a partition has no room for a model because of others that
 // load on demand and have requests under way: it may have later.
 func (f *floor) busy(s *slot, model string) bool {
 	out := make(map[string]bool)
-	for name := range s.holds {
-		if f.x.Model(name).GetOnDemand() {
+	for _, in := range s.part.Instances {
+		if name := in.GetModel(); f.Model(name).GetOnDemand() {
 			out[name] = true
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // models as possible have one at all. Only then do models spread to every
 // further partition on which they fit, exclusive ones last.
 func (f *floor) place() {
-	models := slices.Clone(f.x.Snapshot().GetModels())
+	models := slices.Clone(f.Snapshot().GetModels())
 	slices.SortStableFunc(models, func(a, b *policy.Model) int {
 		return cmp.Or(
 			cmp.Compare(f.turn(a), f.turn(b)),
@@ -37,7 +37,7 @@ func (f *floor) place() {
 	}
 	for _, m := range models {
 		want := f.want(m)
-		for f.instances[m.GetName()] < want {
+		for f.Count(m.GetName()) < want {
 			best := f.best(m.GetName())
 			if best == nil {
 				break
@@ -53,13 +53,19 @@ func (f *floor) place() {
 		for moved := true; moved; {
 			moved = false
 			for _, m := range models {
-				if f.x.Rule(m.GetName()).Exclusive == exclusive && !m.GetOnDemand() {
+				if f.Rule(m.GetName()).Exclusive == exclusive && !m.GetOnDemand() {
 					moved = f.spread(m.GetName()) && ensembles || moved
 				}
 			}
 		}
 	}
 	for _, s := range f.slots {
+		if s.part == nil {
+			continue
+		}
+		for _, in := range s.part.Instances {
+			s.partition.Instances = append(s.partition.Instances, policy.ModelInstance(in.GetModel(), f.Model(in.GetModel()).GetMaxBatchSize()))
+		}
 		slices.SortFunc(s.partition.Instances, func(a, b *policy.Instance) int {
 			return strings.Compare(a.GetModel(), b.GetModel())
 		})
@@ -77,11 +83,11 @@ const (
 func (f *floor) turn(m *policy.Model) int {
 	_, placed := f.set.placement[m.GetName()]
 	switch {
-	case f.current[m.GetName()] != nil:
+	case f.Pins(m.GetName()) != nil:
 		return turnPinned
 	case placed:
 		return turnPlaced
-	case f.x.Rule(m.GetName()).Exclusive:
+	case f.Rule(m.GetName()).Exclusive:
 		return turnExclusive
 	}
 	return turnFree
@@ -90,7 +96,7 @@ func (f *floor) turn(m *policy.Model) int {
 // candidates are the slots on which the model may be by the parameters.
 func (f *floor) candidates(model string) []*slot {
 	places, given := f.set.placement[model]
-	if !given || f.current[model] != nil {
+	if !given || f.Pins(model) != nil {
 		return f.slots
 	}
 	var list []*slot
@@ -107,7 +113,7 @@ func (f *floor) candidates(model string) []*slot {
 func (f *floor) spread(model string) bool {
 	moved := false
 	for _, s := range f.candidates(model) {
-		if !s.holds[model] && f.refuse(s, model) == "" {
+		if !s.holds(model) && f.refuse(s, model) == "" {
 			f.put(s, model)
 			moved = true
 		}
@@ -120,10 +126,10 @@ func (f *floor) spread(model string) bool {
 func (f *floor) best(model string) *slot {
 	var best *slot
 	for _, s := range f.candidates(model) {
-		if s.holds[model] || f.refuse(s, model) != "" {
+		if s.holds(model) || f.refuse(s, model) != "" {
 			continue
 		}
-		if best == nil || s.free() > best.free() || s.free() == best.free() && len(s.holds) < len(best.holds) {
+		if best == nil || s.part.Host.FreeBytes() > best.part.Host.FreeBytes() || s.part.Host.FreeBytes() == best.part.Host.FreeBytes() && len(s.part.Instances) < len(best.part.Instances) {
 			best = s
 		}
 	}
@@ -133,7 +139,7 @@ func (f *floor) best(model string) *slot {
 // explain writes a reason for every model, and an entry for every one that has
 // no place or fewer places than the operator wants.
 func (f *floor) explain(plan *policy.Plan) {
-	for _, m := range f.x.Snapshot().GetModels() {
+	for _, m := range f.Snapshot().GetModels() {
 		name := m.GetName()
 		tally, lacking := f.tally(name)
 		u := tally.Unplaced(name)
@@ -142,19 +148,19 @@ func (f *floor) explain(plan *policy.Plan) {
 			u.Text += "; " + text
 			plan.Reasons = append(plan.Reasons, &policy.Reason{Text: name + ": " + text})
 		}
-		want := max(f.want(m), len(f.current[name]))
-		if m.GetOnDemand() && f.instances[name] == 0 || f.instances[name] < want {
-			if f.instances[name] > 0 {
+		want := max(f.want(m), len(f.Pins(name)))
+		if m.GetOnDemand() && f.Count(name) == 0 || f.Count(name) < want {
+			if f.Count(name) > 0 {
 				u.Text += fmt.Sprintf("; the operator wants %d", want)
 			}
 			plan.Unplaced = append(plan.Unplaced, u)
 		}
-		if f.instances[name] > 0 {
+		if f.Count(name) > 0 {
 			plan.Reasons = append(plan.Reasons, &policy.Reason{Model: name, Text: f.reason(name) + ": " + u.Text})
 		}
 	}
 	for _, name := range sortedKeys(f.set.placement) {
-		if f.x.Model(name) == nil {
+		if f.Model(name) == nil {
 			plan.Reasons = append(plan.Reasons, policy.Unknown(paramPlacement, name))
 		}
 	}
@@ -180,7 +186,7 @@ func (f *floor) places() string {
 // want is how many places a model must have. One that loads on demand gets its
 // own in demand.
 func (f *floor) want(m *policy.Model) int {
-	least := int(f.x.Rule(m.GetName()).MinInstances)
+	least := int(f.Rule(m.GetName()).MinInstances)
 	if m.GetOnDemand() {
 		return least
 	}
@@ -193,16 +199,16 @@ func (f *floor) tally(model string) (*policy.Tally, []string) {
 	t := &policy.Tally{}
 	for _, s := range f.candidates(model) {
 		cause := ""
-		if !s.holds[model] {
+		if !s.holds(model) {
 			cause = f.refuse(s, model)
 		}
-		if m := f.x.Model(model); m.GetOnDemand() && (m.GetRequestsUnderWay() == 0 && f.instances[model] == 0 || cause == policy.CauseMemory && f.busy(s, model)) {
+		if m := f.Model(model); m.GetOnDemand() && (m.GetRequestsUnderWay() == 0 && f.Count(model) == 0 || cause == policy.CauseMemory && f.busy(s, model)) {
 			cause = policy.CauseOnDemand
 		}
 		t.Try(cause)
 	}
 	var lacking []string
-	if f.current[model] == nil {
+	if f.Pins(model) == nil {
 		for _, place := range f.set.placement[model] {
 			if !slices.ContainsFunc(f.slots, func(s *slot) bool {
 				return s.gpu.GetId() == place || s.partition.GetId() == place
@@ -217,16 +223,16 @@ func (f *floor) tally(model string) (*policy.Tally, []string) {
 
 func (f *floor) reason(model string) string {
 	text := "wherever it fits"
-	if f.x.Model(model).GetOnDemand() {
+	if f.Model(model).GetOnDemand() {
 		text = "loaded on demand"
 	}
 	if places, ok := f.set.placement[model]; ok {
 		text = "parameter " + paramPlacement + " says " + strings.Join(places, ", ")
 	}
-	if f.current[model] != nil {
+	if f.Pins(model) != nil {
 		text = "pinned to where it was"
 	}
-	if f.x.Hopeless(model) {
+	if f.Hopeless(model) {
 		text += " (by its profile no GPU here meets its SLO, it is served all the same)"
 	}
 	return text

@@ -96,7 +96,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	for _, app := range s.GetApps() {
 		route := &policy.AppRoute{App: app.GetName()}
 		for _, v := range app.GetVariants() {
-			if floor.instances[v.GetModel()] > 0 {
+			if floor.Count(v.GetModel()) > 0 {
 				route.Variants = append(route.Variants, &policy.WeightedVariant{
 					Model: v.GetModel(), Weight: 1, Accuracy: v.GetAccuracy(), LatencyUs: x.Model(v.GetModel()).GetSloUs(),
 				})
@@ -104,9 +104,9 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 		}
 		plan.AppRoutes = append(plan.AppRoutes, route)
 	}
-	for _, g := range floor.gpus {
-		if g.used {
-			plan.PredictedCostPerHour += g.GetCostPerHour()
+	for _, h := range floor.Hosts {
+		if h.Used() {
+			plan.PredictedCostPerHour += h.CostPerHour
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -117,7 +117,14 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 
 // dispatch gives every placed model its discipline.
 func dispatch(plan *policy.Plan, set *settings, floor *floor) {
-	for _, model := range slices.Sorted(maps.Keys(floor.instances)) {
+	var placed []string
+	for _, m := range floor.Snapshot().GetModels() {
+		if floor.Count(m.GetName()) > 0 {
+			placed = append(placed, m.GetName())
+		}
+	}
+	slices.Sort(placed)
+	for _, model := range placed {
 		d := &policy.Dispatch{Model: model, Discipline: set.discipline, DropPolicy: set.dropPolicy}
 		if own, ok := set.perModel[model]; ok {
 			d.Discipline = own

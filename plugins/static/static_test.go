@@ -4,11 +4,7 @@
 package static_test
 
 import (
-	"flag"
 	"os"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +13,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/conformance"
+	"github.com/conch-serving/conch/plugins/policy/pack/packtest"
 	"github.com/conch-serving/conch/plugins/static"
 )
 
@@ -38,44 +35,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// Golden plans: testdata/NAME.snapshot.txtpb is answered by NAME.plan.txtpb;
-// "go test -update" writes the answers.
-func TestGolden(t *testing.T) {
-	snapshots, err := filepath.Glob("testdata/*.snapshot.txtpb")
-	require.NoError(t, err)
-	require.NotEmpty(t, snapshots)
-	for _, path := range snapshots {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".snapshot.txtpb"), func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			s := &policy.Snapshot{}
-			require.NoError(t, prototext.Unmarshal(text, s))
-			p, err := static.New().Plan(t.Context(), s, policy.NoEvaluation{})
-			require.NoError(t, err)
-			require.Empty(t, conformance.Check(s, p))
-			got := format(t, p)
-			golden := strings.Replace(path, ".snapshot.", ".plan.", 1)
-			if *update {
-				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
-			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			require.Equal(t, string(want), got)
-		})
-	}
-}
-
-var update = flag.Bool("update", false, "write the golden files")
-
-// prototext varies its white space from build to build on purpose.
-var doubleSpace = regexp.MustCompile(`(\S) {2,}`)
-
-func format(t *testing.T, p *policy.Plan) string {
-	t.Helper()
-	text, err := prototext.MarshalOptions{Multiline: true, Indent: "  "}.Marshal(p)
-	require.NoError(t, err)
-	return doubleSpace.ReplaceAllString(string(text), "$1 ")
-}
+func TestGolden(t *testing.T) { packtest.Golden(t, static.New(), "testdata") }
 
 func TestBadParameters(t *testing.T) {
 	for _, test := range []struct{ name, value, want string }{
@@ -119,8 +79,8 @@ func TestMappings(t *testing.T) {
 	require.NoError(t, err)
 	got, err := static.New().Plan(t.Context(), mapped, policy.NoEvaluation{})
 	require.NoError(t, err)
-	require.Equal(t, format(t, want), format(t, got))
-	require.Contains(t, format(t, got), "gpu1.1")
+	require.True(t, proto.Equal(want, got), "want:\n%s\ngot:\n%s", prototext.Format(want), prototext.Format(got))
+	require.Contains(t, prototext.Format(got), "gpu1.1")
 }
 
 // TestDescribedValues: what its description says of disciplines and drop policies is enough to refuse a wrong one before it is in use.

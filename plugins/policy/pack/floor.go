@@ -74,8 +74,16 @@ type Part struct {
 
 // New reads the snapshot. Partitions of the plan in force on which pinned models lie are there from the start, with those models.
 func New(s *policy.Snapshot) *Floor {
+	f := Empty(policy.NewIndex(s))
+	f.keepPinned()
+	return f
+}
+
+// Empty is New without partitions: nothing is pinned but what [Floor.Pin] says.
+func Empty(x *policy.Index) *Floor {
+	s := x.Snapshot()
 	f := &Floor{
-		Index: policy.NewIndex(s), counts: make(map[string]int), pins: make(map[string]map[string]bool),
+		Index: x, counts: make(map[string]int), pins: make(map[string]map[string]bool),
 		recipes: &policy.Plan{}, causes: make(map[string][]string), models: make(map[string]*known, len(s.GetModels())),
 	}
 	for _, g := range f.GPUs() {
@@ -105,7 +113,6 @@ func New(s *policy.Snapshot) *Floor {
 	for _, m := range s.GetModels() {
 		f.exclusive = f.exclusive || f.Rule(m.GetName()).Exclusive
 	}
-	f.keepPinned()
 	return f
 }
 
@@ -129,14 +136,11 @@ func (f *Floor) keepPinned() {
 				continue
 			}
 			if f.pins[m.GetName()] == nil {
-				f.pins[m.GetName()] = make(map[string]bool)
 				pinned = append(pinned, m)
 			}
-			f.pins[m.GetName()][part.GetId()] = true
+			f.Pin(m.GetName(), part.GetId())
 			if parts[part.GetId()] == nil && h.FreeShare() >= part.GetThreadPercentage() && part.GetThreadPercentage() > 0 {
-				p := f.Open(h, part.GetThreadPercentage())
-				p.id, p.limit = part.GetId(), part.GetMemoryLimitBytes()
-				parts[p.id] = p
+				parts[part.GetId()] = f.Keep(h, part)
 			}
 		}
 	}
@@ -147,6 +151,42 @@ func (f *Floor) keepPinned() {
 			}
 		}
 	}
+}
+
+// Pin has a model stay in the partition of an id, and in others that it is pinned to.
+func (f *Floor) Pin(model, partition string) {
+	if f.pins[model] == nil {
+		f.pins[model] = make(map[string]bool)
+	}
+	f.pins[model][partition] = true
+}
+
+// Pins are the ids of the partitions that a model is pinned to; nil: it is to none.
+func (f *Floor) Pins(model string) map[string]bool { return f.pins[model] }
+
+// Keep is Open for a partition whose id and limit are known.
+func (f *Floor) Keep(h *Host, part *policy.Partition) *Part {
+	p := f.Open(h, part.GetThreadPercentage())
+	p.id, p.limit = part.GetId(), part.GetMemoryLimitBytes()
+	return p
+}
+
+// Without is the partition, and its host, as they would be without some models. Neither is on the floor.
+func (f *Floor) Without(p *Part, out map[string]bool) *Part {
+	less, on := *p, *p.Host
+	less.Host, less.held = &on, nil
+	less.Instances = slices.DeleteFunc(slices.Clone(p.Instances), func(in *policy.Instance) bool { return out[in.GetModel()] })
+	f.weigh(&less)
+	return &less
+}
+
+// Remove takes models out of a partition.
+func (f *Floor) Remove(p *Part, out map[string]bool) {
+	for model := range out {
+		f.counts[model]--
+	}
+	p.held, p.Instances = nil, slices.DeleteFunc(p.Instances, func(in *policy.Instance) bool { return out[in.GetModel()] })
+	f.weigh(p)
 }
 
 // Clone is a copy whose changes leave this floor alone.
