@@ -77,15 +77,15 @@ type Client struct {
 
 // ClientCall is a call under way.
 type ClientCall struct {
-	client  *Client
-	id      uint32
-	out     outgoing
-	message message
-	room    int64
-	headed  bool
-	failure error // instead of what the server says
-	answer  Answer
-	then    func(*Turn, Answer, error)
+	client   *Client
+	id       uint32
+	out      outgoing
+	message  message
+	room     int64
+	headed   bool
+	declined bool // its answer is none that is taken: what is still to come of it is left alone
+	answer   Answer
+	then     func(*Turn, Answer, error)
 }
 
 // NewClient begins HTTP/2 on a connection that is made, and owns it.

@@ -208,32 +208,34 @@ func (c *Client) account(h head) (*ClientCall, error) {
 
 // deliver gives a call data. Of the frame that they belong to, so much is to come, these included.
 func (c *Client) deliver(k *ClientCall, b []byte, left int) {
+	if k.declined {
+		return
+	}
 	m := &k.message
 	rest, known := m.readPrefix(b)
 	if known {
 		switch {
 		case m.prefix[0] != 0:
-			k.failure = status.Error(codes.Internal, "the server's answer is compressed, which was not offered")
+			c.decline(k, false, http2.ErrCodeCancel, status.Error(codes.Internal, "the server's answer is compressed, which was not offered"))
+			return
 		case m.size > c.o.MaxMessage:
-			k.failure = status.Errorf(codes.ResourceExhausted, "the server's answer is of %d bytes, more than %d", m.size, c.o.MaxMessage)
-		default:
-			if missing := int64(m.left - (left - len(b) + len(rest))); missing > k.room {
-				more := uint32(missing - k.room)
-				k.room = missing
-				c.mu.Lock()
-				c.frame(func(b []byte) []byte { return appendWindowUpdate(b, k.id, more) })
-				c.mu.Unlock()
-			}
+			c.decline(k, false, http2.ErrCodeCancel, status.Errorf(codes.ResourceExhausted, "the server's answer is of %d bytes, more than %d", m.size, c.o.MaxMessage))
+			return
+		}
+		if missing := int64(m.left - (left - len(b) + len(rest))); missing > k.room {
+			more := uint32(missing - k.room)
+			k.room = missing
+			c.mu.Lock()
+			c.frame(func(b []byte) []byte { return appendWindowUpdate(b, k.id, more) })
+			c.mu.Unlock()
 		}
 	}
-	if k.failure == nil {
-		m.fill(rest, c.in)
-	}
+	m.fill(rest, c.in)
 }
 
 // giveBack gives the padding of a DATA frame of n bytes back to the window of its call.
 func (c *Client) giveBack(h head, k *ClientCall, n int) {
-	if n == 0 || h.has(http2.FlagDataEndStream) {
+	if n == 0 || k.declined || h.has(http2.FlagDataEndStream) {
 		return
 	}
 	k.room += int64(n)
@@ -260,7 +262,7 @@ func (c *Client) received(id uint32) {
 	}
 	ends := c.fields.flags&http2.FlagHeadersEndStream != 0
 	if fault := malformedAnswer(c.fields.list, k.headed); fault != "" {
-		c.unanswer(k, ends, fault)
+		c.decline(k, ends, http2.ErrCodeProtocol, status.Error(codes.Internal, "the server's answer has "+fault))
 		return
 	}
 	md, s, httpStatus := readAnswer(c.fields.list)
@@ -272,12 +274,12 @@ func (c *Client) received(id uint32) {
 		}
 		k.headed = true
 		k.answer.Header = md
-		if httpStatus != "200" {
-			k.failure = status.Errorf(httpCode(httpStatus), "unexpected HTTP status code received from server: %s", httpStatus)
+		if httpStatus != "200" { // of a proxy, whose page follows
+			c.decline(k, false, http2.ErrCodeCancel, status.Errorf(httpCode(httpStatus), "unexpected HTTP status code received from server: %s", httpStatus))
 		}
 		return
 	case !ends:
-		k.failure = status.Error(codes.Internal, "the server sent header fields in the middle of its answer")
+		c.decline(k, false, http2.ErrCodeProtocol, status.Error(codes.Internal, "the server sent header fields in the middle of its answer"))
 		return
 	case !k.headed && httpStatus != "200" && s == nil:
 		s = status.Newf(httpCode(httpStatus), "unexpected HTTP status code received from server: %s", httpStatus)
@@ -286,21 +288,22 @@ func (c *Client) received(id uint32) {
 	}
 	k.answer.Trailer = md
 	err := s.Err()
-	if err == nil && k.failure == nil && !k.message.whole() {
+	if err == nil && !k.message.whole() {
 		err = status.Error(codes.Internal, "the server ended the call before its answer was whole")
 	}
 	c.finish(k, err)
 }
 
-// unanswer ends a call whose answer is none.
-func (c *Client) unanswer(k *ClientCall, ends bool, fault string) {
+// decline ends a call whose answer is none that is taken, with an error and without the rest of the answer: its stream has no window for that.
+func (c *Client) decline(k *ClientCall, ends bool, code http2.ErrCode, err error) {
+	k.declined = true
 	c.mu.Lock()
 	if c.calls[k.id] == k && !(ends && k.out.over) {
-		c.frame(func(b []byte) []byte { return appendReset(b, k.id, http2.ErrCodeProtocol) })
+		c.frame(func(b []byte) []byte { return appendReset(b, k.id, code) })
 		c.drop(&k.out) // finish has nothing to reset
 	}
 	c.mu.Unlock()
-	c.finish(k, status.Error(codes.Internal, "the server's answer has "+fault))
+	c.finish(k, err)
 }
 
 // finish ends a call by what the server has sent.
@@ -316,9 +319,6 @@ func (c *Client) finish(k *ClientCall, err error) {
 	}
 	c.remove(k)
 	c.mu.Unlock()
-	if k.failure != nil && (err == nil || status.Code(err) == codes.OK) {
-		err = k.failure
-	}
 	if err == nil {
 		k.answer.Data = k.message.take()
 	}
@@ -336,7 +336,6 @@ func (c *Client) resetByServer(id uint32, code http2.ErrCode) {
 	case code == http2.ErrCodeRefusedStream:
 		c.finish(k, fmt.Errorf("%w: REFUSED_STREAM", ErrNotBegun))
 	default:
-		k.failure = nil
 		c.finish(k, fmt.Errorf("%w: the stream was reset: %w", ErrLost, status.Errorf(codeOf(code), "stream terminated by RST_STREAM with error code: %v", code)))
 	}
 }

@@ -272,6 +272,49 @@ func TestClientSaysThatAnAnswerIsCompressed(t *testing.T) {
 	require.ErrorContains(t, (<-ended).err, "compressed")
 }
 
+// The status of a proxy's page is the call's end, whatever the page says and however long it is.
+func TestClientTakesTheStatusOfAPage(t *testing.T) {
+	c, s := against(t, nil)
+	_, ended := start(t, c, nil, []byte("x"))
+	s.fields(1, false, [2]string{":status", "502"}, [2]string{"content-type", "text/html"})
+	require.NoError(t, s.WriteData(1, true, []byte("<html>Bad Gateway</html>")))
+	got := <-ended
+	require.Equal(t, codes.Unavailable, status.Code(got.err), got.err)
+	require.ErrorContains(t, got.err, "502")
+	require.False(t, got.LastWord)
+}
+
+// The end of a call does not wait for the rest of an answer that is not taken: there is no window for it, so it would never come.
+func TestClientDoesNotWaitForAnswersThatItDoesNotTake(t *testing.T) {
+	for name, c := range map[string]struct {
+		prefix []byte
+		text   string
+	}{
+		"too large":  {[]byte{0, 0x7f, 0, 0, 0}, "more than"},
+		"compressed": {[]byte{1, 0x7f, 0, 0, 0}, "compressed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := &counting{}
+			client, s := against(t, pool)
+			_, ended := start(t, client, nil, []byte("x"))
+			s.fields(1, false, [2]string{":status", "200"})
+			require.NoError(t, s.WriteData(1, false, append(c.prefix, make([]byte, 10<<10)...)))
+			s.resets(1, http2.ErrCodeCancel)
+			require.ErrorContains(t, (<-ended).err, c.text)
+			require.NoError(t, s.WriteDataPadded(1, false, make([]byte, 10<<10), make([]byte, 9))) // it was under way
+			_, ended = start(t, client, nil, []byte("x"))
+			s.fields(3, false, [2]string{":status", "200"})
+			require.NoError(t, s.WriteData(3, false, framed([]byte("y"))))
+			s.fields(3, true, [2]string{"grpc-status", "0"})
+			got := <-ended
+			require.NoError(t, got.err)
+			got.Data.Free()
+			client.Close()
+			require.Zero(t, pool.out.Load())
+		})
+	}
+}
+
 // What has come of the answers to cancelled calls goes back to the pool.
 func TestClientFreesAnswersOfCancelledCalls(t *testing.T) {
 	pool := &counting{}

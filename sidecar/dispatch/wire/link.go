@@ -287,7 +287,7 @@ func (l *link) flushMost(most int) (wrote int) {
 		n, all, err := l.try.write(&l.sending)
 		l.mu.Lock()
 		wrote += size
-		if err == nil && !all { // the socket is full
+		if err == nil && !all && l.failed == nil { // the socket is full; after a failure nobody may wait for one more writer
 			l.writers.Add(1)
 			go l.write(n, false)
 			return wrote
