@@ -13,6 +13,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/guard"
 )
 
 func errNoneUp() error { return status.Error(codes.Unavailable, "no Triton server is up") }
@@ -77,6 +78,11 @@ func first[Q, A any](ctx context.Context, a *Aggregate, partitions []Partition, 
 // TraceSetting changes the trace settings of all partitions, or reads the first one's. Those of one model concern only
 // the partitions that have it.
 func (a *Aggregate) TraceSetting(ctx context.Context, r *tritonpb.TraceSettingRequest) (*tritonpb.TraceSettingResponse, error) {
+	for name := range r.GetSettings() {
+		if err := guard.TraceSetting(name); err != nil {
+			return nil, err
+		}
+	}
 	partitions := a.up()
 	if name := r.GetModelName(); name != "" {
 		if partitions = a.with(name); len(partitions) == 0 {
@@ -91,6 +97,11 @@ func (a *Aggregate) TraceSetting(ctx context.Context, r *tritonpb.TraceSettingRe
 
 // LogSettings changes the log settings of all partitions, or reads the first one's.
 func (a *Aggregate) LogSettings(ctx context.Context, r *tritonpb.LogSettingsRequest) (*tritonpb.LogSettingsResponse, error) {
+	for name := range r.GetSettings() {
+		if err := guard.LogSetting(name); err != nil {
+			return nil, err
+		}
+	}
 	if len(r.GetSettings()) == 0 {
 		return first(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.LogSettings, r)
 	}
@@ -117,6 +128,9 @@ func (a *Aggregate) SystemSharedMemoryStatus(ctx context.Context, r *tritonpb.Sy
 
 // SystemSharedMemoryRegister registers a region with every partition that does not have it.
 func (a *Aggregate) SystemSharedMemoryRegister(ctx context.Context, r *tritonpb.SystemSharedMemoryRegisterRequest) (*tritonpb.SystemSharedMemoryRegisterResponse, error) {
+	if err := guard.Region(r.GetKey(), r.GetOffset(), r.GetByteSize()); err != nil {
+		return nil, err
+	}
 	want := &region{Name: r.GetName(), Key: r.GetKey(), Offset: r.GetOffset(), ByteSize: r.GetByteSize()}
 	var lacking []Partition
 	partitions := a.up()

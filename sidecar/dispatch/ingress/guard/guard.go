@@ -3,8 +3,8 @@
 
 // Package guard denies orders that would make a Triton server touch files or
 // memory that are not the caller's. Newer servers deny most of them by
-// themselves; an older one, or one that Conch did not start, may not. Both fronts
-// use it. Errors are gRPC status errors.
+// themselves; an older one, or one that Conch did not start, may not. The HTTP front
+// and package aggregate use it. Errors are gRPC status errors.
 package guard
 
 import (
