@@ -39,19 +39,60 @@ func (s *Scheduler) matchPool(pl *pool, now Time) {
 		s.grant(c, p, now, true)
 		s.match(c.lane, now)
 	}
-	if next == Never {
-		s.timers.remove(&pl.timer)
-	} else {
-		s.timers.set(&pl.timer, next)
-	}
-	for pl.late.n > 0 && (pl.Free > pl.waiting || pl.Free > 0 && pl.serving < pl.leftOver()) {
-		if !s.serveLate(pl, now, lateLeftOver) {
+	for pl.late.n > 0 && pl.Free > 0 && (pl.serving < pl.leftOver() || !s.contested(pl)) {
+		served, from := s.serveLate(pl, now, lateLeftOver)
+		if !served {
+			next = min(next, from)
 			break
 		}
 	}
 	if pl.Free > 0 && pl.late.n > 0 {
 		s.forceLate(pl, now)
 	}
+	if next == Never {
+		s.timers.remove(&pl.timer)
+	} else {
+		s.timers.set(&pl.timer, next)
+	}
+}
+
+// contested reports whether as many lanes with requests that can be in time wait for the idle executors as there are. A lane that none of these
+// serves, because its model is elsewhere or it avoids them, takes none of them from requests that were given up.
+func (s *Scheduler) contested(pl *pool) bool {
+	if pl.waiting < pl.Free {
+		return false
+	}
+	lanes := 0
+	for _, g := range pl.cohorts {
+		if g.nfree == 0 {
+			continue
+		}
+		for _, sv := range g.serves {
+			m := s.model(sv.Model)
+			if m == nil || m.requests == 0 {
+				continue
+			}
+			for _, l := range m.lanes {
+				if l.n == 0 || l.idler() != g {
+					continue
+				}
+				if lanes++; lanes >= pl.Free {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// idler is the first cohort that has an idle executor for one of the lane's candidates; nil: none has.
+func (l *lane) idler() *cohort {
+	for i := range l.cands {
+		if c := &l.cands[i]; c.Requests > 0 && freeFor(l, c.svc) != nil {
+			return c.svc.cohort
+		}
+	}
+	return nil
 }
 
 // Requests that were given up and have waited for overdueAfter times the time that they had at first are overdue. While there are such, their batches
@@ -80,10 +121,15 @@ func (s *Scheduler) overdueAt(r *Request) Time {
 // forceLate dispatches a batch of requests that were given up although other lanes wait for the executor, if a trial or an overdue request may do
 // so now.
 func (s *Scheduler) forceLate(pl *pool, now Time) {
-	if pl.mayForce(now) && s.serveLate(pl, now, lateTrial) {
+	if pl.mayForce(now) {
+		if served, _ := s.serveLate(pl, now, lateTrial); served {
+			return
+		}
+	}
+	if now < pl.overdue {
 		return
 	}
-	if now < pl.overdue || s.serveLate(pl, now, lateOverdue) {
+	if served, _ := s.serveLate(pl, now, lateOverdue); served {
 		return
 	}
 	// Look again when the first is overdue. Those that are given up meanwhile came later.
@@ -178,8 +224,10 @@ func (pl *pool) mostUrgent() *candidate {
 }
 
 // serveLate dispatches one batch of requests that were given up, from the lanes in
-// turn, in the order in which they were given up. lateLimit limits its rows.
-func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
+// turn, in the order in which they were given up. lateLimit limits its rows. If it
+// dispatches none, it returns from when on one that is only blocked may start.
+func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) (served bool, from Time) {
+	from = Never
 	for turn := pl.late.head; turn != nil; turn = turn.next {
 		l := turn
 		if why == lateLeftOver {
@@ -188,17 +236,14 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
 		if why == lateTrial && !l.m.trial.owed || why == lateOverdue && now < s.overdueAt(l.late.head) {
 			continue
 		}
-		var svc *service
-		var on *executor
-		for _, o := range l.m.services {
-			if p := freeFor(l, o); p != nil && int(l.late.head.Rows) <= o.MaxBatch && (on == nil || before(p, on) < 0) {
-				svc, on = o, p
-			}
-		}
-		if on == nil || why != lateTrial && svc.lateBlocked(now, l) {
+		first, svc, on := l.firstFit()
+		if on == nil {
 			continue
 		}
-		first := l.late.head
+		if at := svc.lateUnblocked(now, l); why != lateTrial && at > now {
+			from = min(from, at)
+			continue
+		}
 		last, rows, n := first, int(first.Rows), 1
 		for r := first.next; r != nil && rows+int(r.Rows) <= svc.late; r = r.next {
 			last, rows, n = r, rows+int(r.Rows), n+1
@@ -221,19 +266,54 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
 		}
 		l.m.takesLateTurn(l)
 		s.dispatch(on, l, svc, first, now, true, false)
-		return true
+		return true, from
 	}
-	return false
+	return false, from
 }
 
-// lateBlocked is blocked for requests that were given up.
-func (svc *service) lateBlocked(now Time, l *lane) bool {
+// latePassed is how many late requests, in a lane, are passed over at most that have too many rows for the idle executors.
+const latePassed = 256
+
+// firstFit returns the first of the lane's late requests that an idle executor has room for, and of these executors the one of the smallest rank. Executors differ
+// in how many rows they take: a request that is too large for the idle ones would otherwise keep those behind it waiting, for ever if the executors that have
+// room for it are down.
+func (l *lane) firstFit() (first *Request, svc *service, on *executor) {
+	most := 0
+	for _, o := range l.m.services {
+		p := freeFor(l, o)
+		switch {
+		case p == nil:
+		case int(l.late.head.Rows) > o.MaxBatch:
+			most = max(most, o.MaxBatch)
+		case on == nil || before(p, on) < 0:
+			first, svc, on = l.late.head, o, p
+		}
+	}
+	if on != nil || most == 0 {
+		return first, svc, on
+	}
+	first = l.late.head
+	for passed := 0; int(first.Rows) > most; passed++ {
+		if first = first.next; first == nil || passed == latePassed {
+			return nil, nil, nil
+		}
+	}
+	for _, o := range l.m.services {
+		if p := freeFor(l, o); p != nil && int(first.Rows) <= o.MaxBatch && (on == nil || before(p, on) < 0) {
+			svc, on = o, p
+		}
+	}
+	return first, svc, on
+}
+
+// lateUnblocked is from when on requests that were given up block no other model.
+func (svc *service) lateUnblocked(now Time, l *lane) Time {
 	b := l.m.adaptive
 	if b == nil || svc.Table == nil {
-		return false
+		return now
 	}
 	svc.load.Rows = min(svc.late, l.m.lateRows)
 	at := svc.unblocked(now, &svc.load, b)
 	svc.load.Rows = 0
-	return at > now
+	return at
 }

@@ -316,6 +316,7 @@ func (tw twins) finish(t *rapid.T) {
 		if due == queue.Never {
 			break
 		}
+		require.Less(t, due-tw[0].now, queue.Time(100_000), "the next event is beyond what any request waits for")
 		tw.both(func(w *world) {
 			w.now = max(w.now, due)
 			if due < end {

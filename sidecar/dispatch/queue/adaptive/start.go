@@ -148,7 +148,8 @@ func (p *Params) silence(l *Load) Time {
 // Under a load below Calm no more of them start before their time than the models need
 // whose batches block: few large executions leave more to the others than many small.
 // Where they block severely (see shielded) that holds at any load, and a batch which is
-// smaller than the rate allows does not start before its time at all.
+// smaller than the rate allows does not start before its time at all. One without a
+// deadline has no such time, and would never start.
 //
 // A model that can be blocked itself (see prompt) is only held back where it blocks
 // severely, and not in bursts.
@@ -166,7 +167,7 @@ func (p *Params) Unblocked(now Time, l *Load) Time {
 		!severe && l.Pool.Load() >= p.Calm,
 		p.prompt(l) && (!severe || p.comesInBursts(l)):
 		return at
-	case severe && !l.Full && l.Rows < l.Model.Reach:
+	case severe && !l.Full && l.Rows < l.Model.Reach && l.Deadline != latency.Never:
 		return max(at, latest)
 	}
 	return max(at, min(latest, lapse(now, l.Pool.Running.ends, k.soft, bound)))
