@@ -77,7 +77,7 @@ type model struct {
 	out       bool   // nothing has served it for too long
 	revision  string // of the model's files
 	tallies   map[string]*tally
-	pace      forecast.Pace   // of steps that call it
+	pace      forecast.Lately // of steps that call it
 	lost      forecast.Losses // of an ensemble: its requests that were dropped after their first steps
 	allowed   forecast.Pace   // how long its requests may take, once a step has called it: slo
 	// allowedFrom is since when the queue plans with what allowed was then; 0: with the model's SLO.

@@ -156,6 +156,49 @@ func TestAnOverloadEndsForABriefFirstStep(t *testing.T) {
 	}
 }
 
+// TestAStepThatWasHeldUpIsForgotten: the first execution of the second step takes far longer than the whole may. By that nothing could be in time, so that everything is dropped at
+// the first step, and nothing would be left to show that it is over. Trials of the first step show it late, or never where its model is asked for by its name as well.
+func TestAStepThatWasHeldUpIsForgotten(t *testing.T) {
+	for name, profiled := range map[string]bool{"profiled": true, "without a profile": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				parts, o := inBubble(t, 2)
+				lines := alike(0, 20*time.Millisecond)
+				var held sync.Once
+				parts[0].asked = lines.take
+				parts[1].asked = func(ctx context.Context, r *tritonpb.ModelInferRequest) {
+					held.Do(func() { time.Sleep(5 * time.Second) })
+					lines.take(ctx, r)
+				}
+				d, _ := newDispatcher(t, o, ensembleTable(1, func(t *router.Table) {
+					t.Models["e"].SLO, t.Models["e"].Late = 500*time.Millisecond, policy.LatePolicy_LATE_POLICY_DROP
+					places := t.Models["e"].Places
+					for i, name := range []string{"m", "n"} {
+						t.Models[name].Late, t.Models[name].Places = policy.LatePolicy_LATE_POLICY_DROP, places[i:i+1]
+					}
+				}, parts...))
+				if profiled {
+					lines.declare(d)
+				} else {
+					times{"m": lines["m"]}.declare(d)
+				}
+				var direct sync.WaitGroup
+				direct.Go(func() {
+					for i := range 300 {
+						_ = infer(t.Context(), t, d, uint32(i), 1, nil)
+						time.Sleep(80 * time.Millisecond)
+					}
+				})
+				askSteadily(t, d, 200, 100*time.Millisecond)
+				for i := range 20 {
+					require.NoError(t, infer(t.Context(), t, d, uint32(200+i), 1, toModel("e")))
+				}
+				direct.Wait()
+			})
+		})
+	}
+}
+
 // TestBatchesOfStepsHaveTheTimeOfTheEnsemble: how large a batch may be follows from what the ensemble leaves a step, and not from the SLO of the step's model,
 // which may be a default that nobody thought of. Here batches of one, which that SLO allows, are too few for the load.
 func TestBatchesOfStepsHaveTheTimeOfTheEnsemble(t *testing.T) {

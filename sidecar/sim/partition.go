@@ -170,7 +170,7 @@ func (e *engine) complete(p *partition) {
 		r := q.Tag.(*request)
 		if r.flow != nil {
 			r.model.pace.wait.add(e.now, b.Start-r.Arrival)
-			r.model.pace.execution.Add((e.now - b.Start).Duration())
+			r.model.pace.execution.Add((e.now - b.Start).Duration(), e.now)
 			e.over = append(e.over, r)
 			continue
 		}

@@ -77,7 +77,7 @@ type pipelineStep struct {
 // pace is what a step of a model takes at present, waiting and executing.
 type pace struct {
 	wait      waits
-	execution forecast.Pace
+	execution forecast.Lately
 }
 
 // waits are those of a model's steps in the last seconds: of the present period and the one before.
@@ -249,7 +249,7 @@ func (p *pipeline) deadline(now queue.Time, f *flow, i int) queue.Time {
 // takes is what a step takes at present.
 func (p *pipeline) takes(now queue.Time, i int) queue.Time {
 	m := p.steps[i].model
-	took := queue.Time(m.pace.execution.Or(m.alone()))
+	took := queue.Time(m.pace.execution.Or(m.alone(), now))
 	if p.rule == StepsWaiting {
 		took += m.pace.wait.mean(now)
 	}

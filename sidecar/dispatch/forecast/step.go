@@ -36,6 +36,33 @@ func (p *Pace) Or(known time.Duration) time.Duration {
 	return time.Duration(p.mean)
 }
 
+// Lately is a Pace of what happens now: when nothing was counted for a while, none is known. For what steps take, requests are dropped at the steps before them, so
+// that a pace which a single execution that was held up has set could keep all others from showing that it is over.
+type Lately struct {
+	pace Pace
+	last queue.Time // when the last was counted
+}
+
+// Add counts one more.
+func (l *Lately) Add(took time.Duration, now queue.Time) {
+	if now > l.last+memory {
+		l.pace = Pace{}
+	}
+	l.pace.Add(took)
+	l.last = now
+}
+
+// Or is the mean, or what is known where there was nothing lately.
+func (l *Lately) Or(known time.Duration, now queue.Time) time.Duration {
+	if now > l.last+memory {
+		return known
+	}
+	return l.pace.Or(known)
+}
+
+// memory is how long what was counted last is known.
+const memory = queue.Time(5 * time.Second)
+
 // Losses is the part of a DAG's requests that is lost at present: dropped at a step that comes after others, so that what these executed was in vain. Of those
 // that count, each was lost or has come to its end. The zero value knows of none that was lost.
 type Losses struct {
@@ -43,13 +70,8 @@ type Losses struct {
 	last queue.Time // when the last one was lost
 }
 
-const (
-	// lossWeight is the part of the mean that the last request makes.
-	lossWeight = 1. / 256
-	// lossMemory is how long after the last request that was lost nothing of those before counts any more. What is dropped at its first step does not count: where
-	// nothing comes further, nothing else would show that the load which lost them is over.
-	lossMemory = queue.Time(5 * time.Second)
-)
+// lossWeight is the part of the mean that the last request makes.
+const lossWeight = 1. / 256
 
 // Add counts one more request.
 func (l *Losses) Add(lost bool, now queue.Time) {
@@ -61,9 +83,10 @@ func (l *Losses) Add(lost bool, now queue.Time) {
 	l.part += (last - l.part) * lossWeight
 }
 
-// At is what there is of the losses at a later moment.
+// At is what there is of the losses at a later moment: nothing once none was lost for a while. What is dropped at its first step does not count: where nothing comes
+// further, nothing else would show that the load which lost them is over.
 func (l Losses) At(now queue.Time) Losses {
-	if now > l.last+lossMemory {
+	if now > l.last+memory {
 		l.part = 0
 	}
 	return l

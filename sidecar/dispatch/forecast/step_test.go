@@ -26,6 +26,19 @@ func TestPace(t *testing.T) {
 	require.InDelta(t, 20e6, float64(p.Or(0)), 1e4)
 }
 
+// TestLately: one that was held up is forgotten, also where what is known from it keeps off all but a few.
+func TestLately(t *testing.T) {
+	var l forecast.Lately
+	at := func(d time.Duration) queue.Time { return queue.Time(d) }
+	require.Equal(t, 3*time.Millisecond, l.Or(3*time.Millisecond, at(time.Hour)), "what is known before")
+	l.Add(5*time.Second, at(time.Hour))
+	l.Add(8*time.Millisecond, at(time.Hour+5*time.Second))
+	require.InDelta(t, 5e9, float64(l.Or(0, at(time.Hour+10*time.Second))), 2e8)
+	require.Equal(t, 3*time.Millisecond, l.Or(3*time.Millisecond, at(time.Hour+11*time.Second)))
+	l.Add(8*time.Millisecond, at(time.Hour+11*time.Second))
+	require.Equal(t, 8*time.Millisecond, l.Or(0, at(time.Hour+11*time.Second)))
+}
+
 func TestReserve(t *testing.T) {
 	var none forecast.Losses
 	require.Zero(t, forecast.Reserve(0, 10, 100, none), "nothing follows")
