@@ -70,6 +70,7 @@ type Client struct {
 	left     []*ClientCall // cancelled, and their messages not freed yet
 	next     uint32
 	most     uint32 // calls at once that the server allows
+	known    bool   // it has sent its settings
 	leaving  bool   // no more calls are begun
 	lastRead time.Time
 	asked    time.Time // when the server was asked whether it is there; zero: it was not
@@ -88,6 +89,9 @@ type ClientCall struct {
 	then     func(*Turn, Answer, error)
 }
 
+// mostUnknown is how many calls at once a client begins before the server has said how many it allows, which is hardly ever fewer: calls beyond are refused.
+const mostUnknown = 100
+
 // NewClient begins HTTP/2 on a connection that is made, and owns it.
 func NewClient(conn net.Conn, o ClientOptions) *Client {
 	if o.Pool == nil {
@@ -95,7 +99,7 @@ func NewClient(conn net.Conn, o ClientOptions) *Client {
 	}
 	c := &Client{
 		link: newLink(conn, o.Secure), o: o, in: newIntake(conn, o.Secure, o.Pool), fields: newFields(innerHeaders), done: make(chan struct{}),
-		calls: map[uint32]*ClientCall{}, next: 1, most: 1<<31 - 1, lastRead: time.Now(),
+		calls: map[uint32]*ClientCall{}, next: 1, most: mostUnknown, lastRead: time.Now(),
 	}
 	c.fields.maxBlock = innerHeaders
 	c.mu.Lock()

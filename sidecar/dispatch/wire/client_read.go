@@ -350,6 +350,9 @@ func (c *Client) settingsFrame(h head, payload []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.known {
+		c.known, c.most = true, maxWindow // as many as there are streams, if it does not say
+	}
 	windows := false
 	err := readSettings(payload, func(s setting) error {
 		switch s.id {

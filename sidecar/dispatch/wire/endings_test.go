@@ -315,6 +315,37 @@ func TestClientDoesNotWaitForAnswersThatItDoesNotTake(t *testing.T) {
 	}
 }
 
+// Before the server has said how many calls it allows at once, a client begins no more than nearly every server does: the others would be refused, and a place whose server
+// refuses calls counts as lost. They go another way.
+func TestClientBeginsFewCallsBeforeTheSettings(t *testing.T) {
+	for name, c := range map[string]struct {
+		settings []http2.Setting
+		more     bool
+	}{
+		"a server that does not limit them": {nil, true},
+		"a server that allows 100":          {[]http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 100}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, s := connectedTo(t, wire.ClientOptions{Authority: "a", Window: 4 << 20, MaxMessage: 1 << 20}, func(*raw) error { return nil })
+			another := func() error {
+				_, err := client.Start(nil, echo, nil, nil, func(*wire.Turn, wire.Answer, error) {})
+				return err
+			}
+			for range 100 {
+				require.NoError(t, another())
+			}
+			require.ErrorIs(t, another(), wire.ErrNotBegun)
+			require.NoError(t, s.WriteSettings(c.settings...))
+			s.until(func(f http2.Frame) bool { a, ok := f.(*http2.SettingsFrame); return ok && a.IsAck() })
+			if err := another(); c.more {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, wire.ErrNotBegun)
+			}
+		})
+	}
+}
+
 // What has come of the answers to cancelled calls goes back to the pool.
 func TestClientFreesAnswersOfCancelledCalls(t *testing.T) {
 	pool := &counting{}
