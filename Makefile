@@ -275,7 +275,7 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 BENCH ?= core sim unseen ablation pipelines placements placements-judges schedulability proxy proxy-triton instant overload sizing merge live pipelines-live policies-live placements-live fidelity watch swaps hop owners estimator estimator-whole
 # What BENCH=live runs: what advise says of ten loads is written down before any of them is measured.
 LIVE := advise advise-unseen live-1on4 live-8on4 live-overlap mix mix-unseen
-PIPELINES_LIVE := $(addprefix pipelines-live-,chain urgent)
+PIPELINES_LIVE := $(addprefix pipelines-live-,chain urgent detector diamond)
 bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below but cluster and failover, which want the programs of a Kubernetes, and failover root)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*overload*|*estimator*|*proxy-triton*|*instant*|*failover*) $(MAKE) triton;; esac

@@ -101,6 +101,8 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("pipelines", "What DAGs of models hold in the simulator, by how the deadlines of steps follow from the end's; --only NAME", b.pipelines)
 	measure("pipelines-live-chain", ensembleGoodput+"a chain of three", b.chainLive)
 	measure("pipelines-live-urgent", ensembleGoodput+"the same with no time for full batches", b.urgentLive)
+	measure("pipelines-live-detector", ensembleGoodput+"a detector with two classifiers", b.detectorLive)
+	measure("pipelines-live-diamond", ensembleGoodput+"two branches between two steps", b.diamondLive)
 	measure("schedulability", "Which of gpulet's 19,682 mixes policies schedule on four GPUs, and which any plan could; --only POLICY", b.schedulability)
 	measure("placements", "Placement policies in the simulator: what each holds on fixed GPUs, and how many it needs and what they cost on elastic ones; --only SCENARIO", b.placementMatrix)
 	measure("placements-judges", "Loads that placement policies hold in the simulator once they have what conch has, its search and its beginnings, and with profiles that are wrong; --only SCENARIO", b.placementJudges)

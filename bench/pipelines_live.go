@@ -32,8 +32,8 @@ type ensembleScene struct {
 	lines map[string][2]float64
 }
 
-// The scenes are a chain of pipelines, twice: its SLO leaves time for batches of 32 at each step, that of the urgent one does not. Each is a command of its
-// own, as those of live are.
+// The scenes are three of pipelines, without a detector's boxes: an ensemble of Triton has as many rows in each step. The chain is there twice: its SLO leaves time
+// for batches of 32 at each step, that of the urgent one does not. Each is a command of its own, as those of live are.
 func chainScene() ensembleScene {
 	return ensembleScene{
 		name: "chain", slo: 100 * time.Millisecond, start: 150,
@@ -48,6 +48,22 @@ func urgentScene() ensembleScene {
 	return s
 }
 
+func detectorScene() ensembleScene {
+	return ensembleScene{
+		name: "detector", slo: 200 * time.Millisecond, start: 30,
+		steps: []zoo.Step{ensembleStep("detect"), ensembleStep("classifier-a", 0), ensembleStep("classifier-b", 0)},
+		lines: map[string][2]float64{"detect": {2, 10}, "classifier-a": {1.05, 5.07}, "classifier-b": {.4, 4}},
+	}
+}
+
+func diamondScene() ensembleScene {
+	return ensembleScene{
+		name: "diamond", slo: 150 * time.Millisecond, start: 30,
+		steps: []zoo.Step{ensembleStep("split"), ensembleStep("left", 0), ensembleStep("right", 0), ensembleStep("join", 1, 2)},
+		lines: map[string][2]float64{"split": {.3, 2}, "left": {1.5, 6}, "right": {.5, 4}, "join": {.6, 3}},
+	}
+}
+
 // ensembleStep is a step of an ensemble, with the steps by number that it comes after.
 func ensembleStep(model string, after ...int) zoo.Step { return zoo.Step{Model: model, After: after} }
 
@@ -57,6 +73,14 @@ func (b *bench) chainLive(ctx context.Context, r *figure.Report) error {
 
 func (b *bench) urgentLive(ctx context.Context, r *figure.Report) error {
 	return b.ensembleLive(ctx, r, urgentScene())
+}
+
+func (b *bench) detectorLive(ctx context.Context, r *figure.Report) error {
+	return b.ensembleLive(ctx, r, detectorScene())
+}
+
+func (b *bench) diamondLive(ctx context.Context, r *figure.Report) error {
+	return b.ensembleLive(ctx, r, diamondScene())
 }
 
 // ensembleLive compares, for an ensemble, the best of Triton's own settings with Conch that passes the ensemble on to Triton, and with Conch that executes

@@ -11,7 +11,7 @@ import (
 
 // An ensemble and its steps are models of one repository: each has a name of its own, and each step its line.
 func TestNamesOfEnsembleScenes(t *testing.T) {
-	for _, s := range []ensembleScene{chainScene(), urgentScene()} {
+	for _, s := range []ensembleScene{chainScene(), urgentScene(), detectorScene(), diamondScene()} {
 		names := map[string]bool{s.name: true}
 		for _, step := range s.steps {
 			require.False(t, names[step.Model], "%s: two models are called %s", s.name, step.Model)

@@ -49,7 +49,7 @@ func runs(report string) run {
 		return run{files: []string{"sidecar/sim/scenario/"}}
 	case "demo", "demo-real":
 		return run{program: "demo", starts: conch, files: triton}
-	case "live-1on4", "live-8on4", "live-overlap", "advise", "mix", "advise-unseen", "mix-unseen", "pipelines-live-chain", "pipelines-live-urgent", "policies-live", "fidelity", "instant", "overload", "proxy-triton":
+	case "live-1on4", "live-8on4", "live-overlap", "advise", "mix", "advise-unseen", "mix-unseen", "pipelines-live-chain", "pipelines-live-urgent", "pipelines-live-detector", "pipelines-live-diamond", "policies-live", "fidelity", "instant", "overload", "proxy-triton":
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
 	case "merge":
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
