@@ -5,6 +5,7 @@ package console_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -20,6 +21,8 @@ import (
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/static"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
 // withdrawn is the model that the policy withdrawing takes away.
@@ -100,4 +103,29 @@ func TestAPlanIsHeldBack(t *testing.T) {
 	b.screen("late")
 	b.sees(withdrawn + " (unplaced")
 	b.picture("held-applied")
+}
+
+// What is undone stays undone: the policy, which is asked every second, would put it back.
+func TestAnUndoLasts(t *testing.T) {
+	chromium(t)
+	models, err := rig.Zoo(zoo.GTX1080Ti, 5, 16, "ResNet50")
+	require.NoError(t, err)
+	conch, err := rig.StartConch(t.Context(), rig.ConchOptions{Bin: bin(), Models: models, GPUs: 2, GPUType: zoo.GTX1080Ti, Settings: map[string]any{"interval": "1s"}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conch.Close() })
+	a, err := client.New(conch.Admin)
+	require.NoError(t, err)
+	defer a.Close()
+	before, err := a.Plan(t.Context())
+	require.NoError(t, err)
+	_, err = a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "static", Parameters: map[string]string{"placement": "ResNet50 = gpu1"}})
+	require.NoError(t, err)
+	b := open(t, ui(t, conch.Admin, "--allow-changes"))
+	b.screen("plans")
+	b.sees(fmt.Sprintf("Plan %d of policy", before.Revision+1))
+	b.click(".orders button", "Undo")
+	b.sees("keep it until it is unpinned")
+	b.click(".orders button.do", "Undo")
+	b.sees(fmt.Sprintf("Plan %d is pinned by", before.Revision+2))
+	require.False(t, js[bool](b, `[...document.querySelectorAll('.orders button')].some((e) => e.textContent === 'Undo')`), "no plan takes the place of one that is pinned")
 }

@@ -85,8 +85,11 @@ function InForce({ p, stream, after }) {
     ${(plan.predictions ?? []).length > 0 && html`<h3>What its policy predicts</h3><ul class="quiet">${plan.predictions.slice(0, 40).map((q) => html`<li key=${q.model}><${Name} text=${q.model} />: ${rate(q.goodput ?? NaN)} req/s in time, p99 ${seconds(q.latency_p99_us / 1e6)}, bad ${percent(q.bad_rate ?? 0)}</li>`)}</ul>`}
     ${(plan.unplaced ?? []).length > 0 && html`<h3>Without a place</h3><ul>${plan.unplaced.slice(0, 40).map((u) => html`<li key=${u.model}><${Name} text=${u.model} /> <span class="quiet">${short(u.text || `0/${u.tried ?? 0}: ${(u.refusals ?? []).map((f) => `${f.count} ${f.cause}`).join(', ') || unknown}`, 300)}</span></li>`)}</ul>`}
     <${Order} stream=${stream} after=${after} of=${[
-      p.pin ? { word: 'Unpin', path: '/v1/plan/pin', body: { unpin: true }, ask: 'Let other plans take its place by themselves again?' } : { word: 'Pin', path: '/v1/plan/pin', body: { reason: 'from the console' }, ask: 'Keep this plan until it is unpinned?' },
-      { word: 'Undo', path: '/v1/plan/apply', body: { if_revision: p.revision, rollback_last: true, reason: 'undone from the console' }, ask: `Go back to the last plan that differs from plan ${p.revision}? Its line below says what it was.` },
+      ...p.pin ? [{ word: 'Unpin', path: '/v1/plan/pin', body: { unpin: true }, ask: 'Let other plans take its place by themselves again?' }] : [
+        { word: 'Pin', path: '/v1/plan/pin', body: { reason: 'from the console' }, ask: 'Keep this plan until it is unpinned?' },
+        // Pinned as by tritonctl plan rollback: the policy would put back what is undone.
+        { word: 'Undo', path: '/v1/plan/apply', body: { if_revision: p.revision, rollback_last: true, pin: true, reason: 'undone from the console' }, ask: `Go back to the last plan that differs from plan ${p.revision}, and keep it until it is unpinned? Its line below says what it was.` },
+      ],
     ]} />`;
 }
 
@@ -140,5 +143,5 @@ function Record({ r, stream, onClose }) {
 function Back({ r, now, stream }) {
   const got = useFetch(`rollback ${r.revision}`, () => call('/v1/plan/diff', { rollback: r.revision }));
   return html`<h3>Going back to it now</h3><${Fetched} of=${got}>${(d) => html`<${Diff} text=${d.empty ? 'would change nothing' : d.text} />
-    ${!d.empty && !d.violations?.length && html`<${Order} stream=${stream} of=${[{ word: `Go back to plan ${r.revision}`, path: '/v1/plan/apply', body: { if_revision: now, rollback: r.revision, reason: 'gone back to from the console' }, ask: `Serve plan ${r.revision} in place of plan ${now}?` }]} />`}`}<//>`;
+    ${!d.empty && !d.violations?.length && html`<${Order} stream=${stream} of=${[{ word: `Go back to plan ${r.revision}`, path: '/v1/plan/apply', body: { if_revision: now, rollback: r.revision, pin: true, reason: 'gone back to from the console' }, ask: `Serve plan ${r.revision} in place of plan ${now}, and keep it until it is unpinned?` }]} />`}`}<//>`;
 }
