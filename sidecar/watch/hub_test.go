@@ -298,6 +298,13 @@ func TestAWatcherThatComesBackGetsWhatItMissed(t *testing.T) {
 		require.Equal(t, map[api.Topic]int{api.TopicModels: 1, api.TopicEvents: 1}, r.wholes, "the whole state came once only")
 		again.Close()
 
+		// Nothing was missed: that is said, or the reader would not know that it is connected until something changes.
+		again = begin(t, h, r.last)
+		require.Equal(t, 1, r.read(t, again))
+		require.Equal(t, map[string]any{"a": 4., "b": 3.}, r.models)
+		require.Equal(t, map[api.Topic]int{api.TopicModels: 1, api.TopicEvents: 1}, r.wholes)
+		again.Close()
+
 		// More changes than are kept.
 		again = begin(t, h, "")
 		for i := range 300 {
