@@ -181,6 +181,7 @@ func gpuLines(g api.GPU) []string {
 	if c := g.Cordon; c != nil {
 		l.add("cordon", strings.TrimSuffix(fmt.Sprintf("by %s since %s: %s", c.Author, c.Since.Local().Format(time.DateTime), c.Reason), ": "))
 	}
+	l.add("unavailable", g.Unavailable)
 	for _, p := range g.Partitions {
 		l = append(l, "", "partition "+output.Clean(p.ID))
 		l = append(l, partitionLines(p)...)

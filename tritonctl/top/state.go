@@ -66,7 +66,11 @@ func busy(g api.GPU) float64 {
 	sum := 0.0
 	for _, p := range g.Partitions {
 		if !p.Retiring {
-			sum += p.BusyShare * float64(p.ThreadPercentage) / 100
+			share := float64(p.ThreadPercentage) / 100
+			if share == 0 { // of CPUs no share is given
+				share = 1
+			}
+			sum += p.BusyShare * share
 		}
 	}
 	return min(1, sum)

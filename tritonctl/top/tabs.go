@@ -135,6 +135,8 @@ func gpuRows(s *State, h history) (all []row) {
 			condition = cell{"drained", "drained", warn}
 		case g.Cordon != nil:
 			condition = cell{"cordoned", "cordoned", warn}
+		case g.Unavailable != "":
+			condition = cell{"unavailable", "unavailable", warn}
 		case len(g.Partitions) == 0:
 			condition = cell{"free", "free", soft}
 		}

@@ -49,7 +49,7 @@ function GPU({ g, models, roleOf, now, onOpen, dense }) {
   return useMemo(() => (dense ? denseGPU : roomyGPU)({ g, models, roleOf, now, onOpen }), [g, states, dense]);
 }
 
-const tag = (g) => g.cordon && html`<span class="tag" title=${short(`${g.cordon.author}: ${g.cordon.reason ?? ''}`, 200)}>${g.cordon.drain ? 'drained' : 'cordoned'}</span>`;
+const tag = (g) => !g.cordon ? g.unavailable && html`<span class="tag" title=${short(g.unavailable, 200)}>unavailable</span>` : html`<span class="tag" title=${short(`${g.cordon.author}: ${g.cordon.reason ?? ''}`, 200)}>${g.cordon.drain ? 'drained' : 'cordoned'}</span>`;
 const busyOf = (g) => g.partitions.reduce((n, p) => n + p.busy_share * (p.thread_percentage || 100), 0) / 100;
 const busyText = (g) => g.partitions.some((p) => p.up) ? percent(busyOf(g)) : g.partitions.length ? unknown : '0%';
 
@@ -64,7 +64,7 @@ function roomyGPU({ g, ...rest }) {
     <header><h3><${Name} text=${g.id} most=${24} /></h3><span class="quiet">${short(g.type || unknown, 30)}${g.emulated ? ' · emulated' : ''}</span>${tag(g)}
       <span class="push"></span><${Meter} share=${busyOf(g)} label=${`busy ${busyText(g)}`} /><span class="quiet">busy ${busyText(g)}</span></header>
     <div class="bar">${g.partitions.map((p) => html`<${Partition} key=${p.id} p=${p} ...${rest} />`)}
-      ${used < 100 && g.id !== 'cpu' && html`<div class="free" style=${{ flexGrow: 100 - used }}>${used === 0 ? 'free' : ''}<span class="hidden">${100 - used}% free</span></div>`}</div>
+      ${used < 100 && g.id !== 'cpu' && html`<div class="free" style=${{ flexGrow: 100 - used }}>${used === 0 && !g.unavailable ? 'free' : ''}<span class="hidden">${100 - used}% free</span></div>`}</div>
     <footer class="quiet">${memory}</footer>
   </article>`;
 }
