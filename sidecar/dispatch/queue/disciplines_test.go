@@ -189,6 +189,25 @@ func TestFlexTakesTheSmallestThatIsSmallEnough(t *testing.T) {
 	require.True(t, f.Cancel(6, f.enqueue(6, m, 1)[0]))
 }
 
+// What a closed model still executes may lose its executor; its requests do not come back to a queue that takes none.
+func TestFlexTakesFromAClosedModel(t *testing.T) {
+	f := newPreemptive(t)
+	m := f.model("flex", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
+	closed := f.model("flex", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
+	p := f.executor(0, 0, m, closed)
+	f.enqueue(0, closed, 1)
+	discipline, err := simulated.New("flex", nil)
+	require.NoError(t, err)
+	require.NoError(t, f.SetModel(1, closed, queue.ModelSpec{Name: "closed", Closed: true, MaxBatch: 8, Discipline: discipline}))
+	require.Empty(t, f.dropped)
+	f.enqueue(1, m, 3)
+	require.Equal(t, []queue.ExecutorID{p}, f.preempted)
+	require.Equal(t, m, f.last().Model)
+	require.Len(t, f.dropped, 1)
+	n, _ := f.Queued(closed)
+	require.Zero(t, n)
+}
+
 func TestFlexWithoutAPreemptor(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("flex", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))

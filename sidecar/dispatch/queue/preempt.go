@@ -62,6 +62,14 @@ func (s *Scheduler) takeOver(c *candidate, p *executor, now Time) {
 	s.count(l, -c.Requests, -c.Rows)
 	s.dispatch(p, l, c.svc, c.first, now, false, false)
 
+	if lost.spec.Closed { // since the batch began
+		for _, r := range s.lost {
+			s.drop(r, DropClosed)
+		}
+		clear(s.lost)
+		s.match(l, now)
+		return
+	}
 	back := lost.laneFor(laneKey{s.lost[0].Key, s.lost[0].Avoid, s.lost[0].Level})
 	for i := len(s.lost) - 1; i >= 0; i-- { // backwards: each goes ahead of equal deadlines
 		s.insert(back, s.lost[i], true)
