@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -41,7 +42,7 @@ type bench struct {
 }
 
 func command(out, progress io.Writer) *cobra.Command {
-	b := &bench{out: out, progress: progress, start: time.Now()}
+	b := &bench{out: out, progress: &inTurn{w: progress}, start: time.Now()}
 	root := &cobra.Command{Use: "conch-bench", Short: "Measures the figures of docs/results.md", SilenceUsage: true, SilenceErrors: true}
 	program, err := os.Executable()
 	if err != nil {
@@ -160,6 +161,18 @@ func (b *bench) keep(r *figure.Report) error {
 		return nil
 	}
 	return r.Write(b.results)
+}
+
+// inTurn is a writer to which runs on several cores write a line each.
+type inTurn struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (t *inTurn) Write(line []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.w.Write(line)
 }
 
 // say prints a line of progress with the seconds since the start.
