@@ -31,6 +31,14 @@ const (
 
 // await waits until a Pod has an address. Its error says what the cluster says.
 func (d *Driver) await(ctx context.Context, pod *core.Pod, spec driver.Spec) (*server, error) {
+	d.mu.Lock()
+	d.awaited[pod.UID] = true
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		delete(d.awaited, pod.UID)
+		d.mu.Unlock()
+	}()
 	begin, asked := time.Now(), time.Now()
 	last, complaint := "the scheduler has not looked at it yet", ""
 	for {

@@ -38,6 +38,8 @@ type Driver struct {
 	generations map[string]int
 	// condemned are Pods to remove until they are gone, by unique id, with since when.
 	condemned map[types.UID]time.Time
+	// awaited are Pods whose start is awaited, by unique id: one that has ended is removed after its reason was read.
+	awaited map[types.UID]bool
 	// doubtful are names of Pods whose creation was not answered, with when that was: the API server may have made them all the same.
 	doubtful map[string]time.Time
 	// found are the Pods that Find has seen, by unique id, nil before, and made are names of those that this conch has asked for since, with when that was. What else comes
@@ -79,7 +81,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
 	d := &Driver{
 		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
-		condemned: map[types.UID]time.Time{}, doubtful: map[string]time.Time{}, made: map[string]time.Time{}, claiming: map[string]int{}, likes: map[string]likeness{}, short: map[string]short{}, occupied: map[string]occupation{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
+		condemned: map[types.UID]time.Time{}, awaited: map[types.UID]bool{}, doubtful: map[string]time.Time{}, made: map[string]time.Time{}, claiming: map[string]int{}, likes: map[string]likeness{}, short: map[string]short{}, occupied: map[string]occupation{}, writing: make(chan struct{}, writesAtOnce), reports: make(chan report, maxReports),
 	}
 	var err error
 	if d.b.owner, err = o.OwnedBy(ctx, o.Owner); err != nil {

@@ -195,11 +195,12 @@ func (d *Driver) bury(ctx context.Context) {
 		_, doubtful := d.doubtful[p.Name]
 		_, made := d.made[p.Name]
 		stray := d.found != nil && !d.found[p.UID] && !made
+		ended := over(p) && !d.awaited[p.UID] // who awaits it says first why it has ended
 		d.mu.Unlock()
 		if stray && !condemned {
 			d.b.Logger.Warn("a Pod of the release is removed that the conch which led before had asked for, and which was made since", "pod", p.Name)
 		}
-		if over(p) || condemned || doubtful || stray {
+		if ended || condemned || doubtful || stray {
 			if err := d.remove(ctx, p.Name, p.UID, 0); err != nil {
 				d.b.Logger.Debug("a dead Pod could not be removed; it is tried again", "pod", p.Name, "error", err)
 			}
