@@ -61,7 +61,7 @@ func newMetrics() *metrics {
 		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
 		lent:       counter("shared_memory_bytes_total", "Tensor bytes of batches that went to and from a partition through shared memory.", "partition"),
 		between:    counter("intermediate_bytes_total", "Bytes of tensors that batches took from steps of ensembles, by their way: kept in the shared memory that they were written to, copied to other shared memory, or sent through the socket.", "partition", "way"),
-		named:      counter("named_requests_total", "Requests for a name that other models serve (an app, a member of a derived model), by the model that served them and what became of them.", "name", "model", "result"),
+		named:      counter("named_requests_total", "Requests for a name that other models serve (an app), by the model that served them and what became of them.", "name", "model", "result"),
 		cold:       histogram("cold_start_duration_seconds", "From a request's acceptance to its answer, where it waited for its model to be loaded on demand.", latencyBuckets(), "model"),
 	}
 }

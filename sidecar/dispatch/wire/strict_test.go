@@ -286,13 +286,7 @@ func TestWrongAnswers(t *testing.T) {
 			s.fields(1, false, fields...)
 			require.Equal(t, codes.Internal, status.Code((<-ended).err))
 			s.resets(1, http2.ErrCodeProtocol)
-			_, ended = start(t, c, nil, []byte("x"))
-			s.fields(3, false, [2]string{":status", "200"})
-			require.NoError(t, s.WriteData(3, false, framed([]byte("y"))))
-			s.fields(3, true, [2]string{"grpc-status", "0"})
-			got := <-ended
-			require.NoError(t, got.err)
-			got.Data.Free()
+			answersStill(t, c, s)
 		})
 	}
 }
