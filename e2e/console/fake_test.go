@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,8 @@ type fake struct {
 	missed map[api.Topic][]any
 	cut    chan struct{}
 	back   chan string
+	// hung: nothing more is sent, and no connection is closed.
+	hung atomic.Bool
 }
 
 // serve gives the fake's admin address.
@@ -67,6 +70,10 @@ func (f *fake) serve(t *testing.T) string {
 }
 
 func (f *fake) watch(w http.ResponseWriter, r *http.Request) {
+	if f.hung.Load() {
+		<-r.Context().Done()
+		return
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	topics, out := r.URL.Query()["topic"], http.NewResponseController(w)
 	send := func(from map[api.Topic][]any, all bool) {
@@ -98,7 +105,9 @@ func (f *fake) watch(w http.ResponseWriter, r *http.Request) {
 			again.Stop()
 			return
 		case <-again.C:
-			send(f.changes, false)
+			if !f.hung.Load() {
+				send(f.changes, false)
+			}
 		}
 	}
 }

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// watchComment is how often a comment is sent on a stream of state, so that both ends notice a connection that is gone.
-	watchComment = 15 * time.Second
+	// watchAlive is how often an event without a change is sent on a stream of state, so that both ends notice a connection that is gone. A comment would
+	// not do: browsers keep it from their pages.
+	watchAlive = 15 * time.Second
 	// watchPatience is how long a watcher may take nothing of what is written, watchGoodbye how long it may take for the last event.
 	watchPatience = 10 * time.Second
 	watchGoodbye  = time.Second
@@ -92,13 +93,14 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	if !write(nil, watchPatience) {
 		return
 	}
-	comment := time.NewTicker(watchComment)
-	defer comment.Stop()
-	shut := onlyLooks(r)
+	alive := time.NewTicker(watchAlive)
+	defer alive.Stop()
+	shut, begun := onlyLooks(r), false
 	for text := []byte(nil); ; text = text[:0] {
 		select {
 		case <-watcher.Ready():
 			events, end := watcher.Take()
+			begun = begun || len(events) > 0
 			for _, e := range events {
 				if shut && e.Topic == api.TopicConch {
 					e.Data = withoutOrders(e.Data)
@@ -112,8 +114,12 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 			if !write(text, watchPatience) {
 				return
 			}
-		case <-comment.C:
-			if !write(append(text, ":\n\n"...), watchPatience) {
+		case <-alive.C:
+			if !begun { // who does not have the state yet would take it for an empty one
+				continue
+			}
+			e := watcher.Alive()
+			if !write(appendEvent(text, e.Topic, e.ID, e.Data), watchPatience) {
 				return
 			}
 		case <-r.Context().Done():

@@ -198,7 +198,8 @@ func TestTooManyWatchersAreRefused(t *testing.T) {
 	})
 }
 
-func TestACommentComesEvery15SecondsAndConchSaysThatItStops(t *testing.T) {
+// A browser's page hears of events and of nothing else: what says that the stream is alive is one. It has no id, so that who comes back misses nothing.
+func TestAnEventComesEvery15SecondsAndConchSaysThatItStops(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		base, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -218,7 +219,8 @@ func TestACommentComesEvery15SecondsAndConchSaysThatItStops(t *testing.T) {
 		require.Empty(t, next())
 		start := time.Now()
 		for i := range 3 {
-			require.Equal(t, ":", next())
+			require.Equal(t, "event: plan", next())
+			require.Equal(t, `data: {"time":"`+time.Now().Format(time.RFC3339Nano)+`"}`, next())
 			require.Empty(t, next())
 			require.Equal(t, time.Duration(i+1)*15*time.Second, time.Since(start))
 		}

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -237,7 +236,7 @@ func (h *Hub) first(w *Watcher, wholes [][]byte, now time.Time) (frames []frame)
 		frames = append(frames, frame{seq: h.seq, topic: t.index, data: wholes[t.index]})
 	}
 	if len(frames) == 0 { // who comes back hears at once that nothing has changed, and not with the next change
-		frames = append(frames, frame{seq: h.seq, topic: bits.TrailingZeros64(w.wants), data: update(now, false, nil, nil)})
+		frames = append(frames, frame{seq: h.seq, topic: w.anyTopic(), data: update(now, false, nil, nil)})
 	}
 	return frames
 }

@@ -5,6 +5,7 @@ package watch
 
 import (
 	"fmt"
+	"math/bits"
 	"strconv"
 	"strings"
 
@@ -55,6 +56,14 @@ func (w *Watcher) Take() (events []Event, end *api.End) {
 	}
 	return events, end
 }
+
+// Alive is an event without a change and without an id: it says that nothing has changed, and that the stream is whole.
+func (w *Watcher) Alive() Event {
+	return Event{Topic: w.hub.topics[w.anyTopic()].Topic, Data: update(w.hub.o.Now(), false, nil, nil)}
+}
+
+// anyTopic is one that the watcher watches.
+func (w *Watcher) anyTopic() int { return bits.TrailingZeros64(w.wants) }
 
 // Close ends the stream.
 func (w *Watcher) Close() {

@@ -12,7 +12,7 @@ import (
 //
 // Each server-sent event has the name of its topic as `event`, an `id` and one JSON value as `data`. What comes first for every topic is the whole
 // state (Update.All); then come changes, at most one a topic and period. A client that connects again with the header Last-Event-ID gets the changes
-// since, or the whole state if they are not kept any more; where nothing has changed, one event without a change. A comment is sent every 15 s. A client that does not read is cut off: the last event is
+// since, or the whole state if they are not kept any more; where nothing has changed, one event without a change. Such an event, without an id, is also sent every 15 s. A client that does not read is cut off: the last event is
 // TopicEnd with an End.
 
 // Topic is a part of the state that can be watched.

@@ -32,11 +32,11 @@ type EndedError struct{ api.End }
 // Error implements error.
 func (e *EndedError) Error() string { return "conch ended the stream: " + e.Message }
 
-// ErrSilent means that a stream said nothing for far longer than its comments are apart: the connection is gone.
+// ErrSilent means that a stream said nothing for far longer than its signs of life are apart: the connection is gone.
 var ErrSilent = errors.New("the stream has been silent for too long")
 
 const (
-	// silence is after how long a stream is taken for dead; a comment comes every 15 s.
+	// silence is after how long a stream is taken for dead; an event comes every 15 s.
 	silence = 45 * time.Second
 	// longestEvent bounds an event: the largest is a plan.
 	longestEvent = 64 << 20

@@ -10,6 +10,11 @@ const keys = {
 // Topics that are logs, with how many entries are kept.
 const logs = { events: 500, executions: 8192, minutes: 60 }; // conch itself keeps no more executions and minutes
 
+// silence is after how many ms a stream is taken for dead: conch sends an event every 15 s.
+const silence = 45000;
+// patience is how many ms an answer to why may take.
+const patience = 10000;
+
 export class Stream {
   constructor(changed) {
     this.changed = changed;
@@ -22,6 +27,9 @@ export class Stream {
     this.topics = '';
     this.pause = 1000;
     this.due = false;
+    this.at = 0; // on conch's clock, when the last event came
+    this.heard = performance.now(); // when something came last, or was asked for
+    setInterval(() => this.listen(), 1000);
   }
 
   // watch these topics from now on.
@@ -35,6 +43,7 @@ export class Stream {
   connect() {
     clearTimeout(this.again);
     this.source?.close();
+    this.heard = performance.now();
     const source = this.source = new EventSource(`/v1/watch?${this.topics}`);
     source.onopen = () => { this.pause = 1000; };
     for (const topic of [...Object.keys(keys), ...Object.keys(logs)]) source.addEventListener(topic, (e) => this.take(topic, JSON.parse(e.data)));
@@ -49,22 +58,34 @@ export class Stream {
     };
   }
 
+  // listen notices a connection that is gone and was not closed, as to a process that hangs: what it brought last would be shown as live.
+  listen() {
+    if (this.link === 'out' || performance.now() - this.heard < silence) return;
+    this.source?.close();
+    this.heard = performance.now();
+    this.lost(`nothing was heard for ${silence / 1000} s; it is tried again`);
+  }
+
   // lost: ask once why, and try again later.
   async lost(message) {
     this.say('lost', message || 'no answer');
+    clearTimeout(this.again);
     this.again = setTimeout(() => this.connect(), this.pause);
     this.pause = Math.min(2 * this.pause, 15000);
     try {
-      const answer = await fetch('/v1/version');
+      const answer = await fetch('/v1/version', { signal: AbortSignal.timeout(patience) });
+      if (this.link !== 'lost') return; // it is back meanwhile
       if (answer.status === 401) {
         clearTimeout(this.again);
         this.say('out', 'this browser is no longer let in; open a new link (tritonctl ui), or sign in again');
       } else if (!answer.ok) this.say('lost', (await answer.json()).error?.message ?? answer.statusText);
-    } catch (_) { this.say('lost', 'tritonctl ui, or conch, has ended'); }
+    } catch (error) {
+      if (this.link === 'lost') this.say('lost', error.name === 'TimeoutError' ? 'conch does not answer; it is tried again' : 'tritonctl ui, or conch, has ended');
+    }
   }
 
   say(link, why) {
-    if (this.link === 'live') this.since = this.now;
+    if (this.link === 'live') this.since = this.at;
     this.link = link;
     this.why = why;
     this.draw();
@@ -72,7 +93,9 @@ export class Stream {
 
   take(topic, update) {
     this.link = 'live';
-    this.skew = Date.parse(update.time) - Date.now();
+    this.heard = performance.now();
+    this.at = Date.parse(update.time);
+    this.skew = this.at - Date.now();
     this.seen.add(topic);
     if (logs[topic]) {
       const kept = update.all ? [] : this[topic];

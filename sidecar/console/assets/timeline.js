@@ -50,6 +50,17 @@ export function Timeline({ stream }) {
   }, []);
 
   const pause = () => setPaused(paused ? null : { at: stream.now / 1000, executions, events, complete });
+  state.current.pause = pause;
+  useEffect(() => {
+    const key = (e) => {
+      if (e.key !== ' ' || e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input,textarea,select,dialog,button,a,canvas')) return;
+      e.preventDefault();
+      state.current.pause();
+      canvas.current?.focus({ preventScroll: true }); // for the arrow keys
+    };
+    addEventListener('keydown', key);
+    return () => removeEventListener('keydown', key);
+  }, []);
   const point = (e) => {
     const r = canvas.current.getBoundingClientRect(), p = shown[Math.floor((e.clientY - r.top - axisHeight) / rowHeight)];
     const t = (state.current.pausedAt ?? stream.now / 1000) - length + length * (e.clientX - r.left) / r.width, close = length * 3 / r.width;
