@@ -74,7 +74,7 @@ func Model(l control.ModelLook) api.Model {
 		out.DeclaredAlphaSeconds, out.DeclaredBetaSeconds = p.Alpha.Std().Seconds(), p.Beta.Std().Seconds()
 	}
 	out.Rate, out.Burstiness, out.Queued = l.Rates.Window, l.Rates.Burstiness, l.Waiting
-	out.Goodput, out.BadRate, out.MeanBatch = l.Statistics.GetGoodput(), l.Statistics.GetBadRate(), l.Statistics.GetMeanBatch()
+	out.Goodput, out.BadRate, out.LateRate, out.MeanBatch = l.Statistics.GetGoodput(), l.Bad, l.Statistics.GetBadRate(), l.Statistics.GetMeanBatch()
 	out.LatencyP50Seconds, out.LatencyP99Seconds = l.Statistics.GetLatencyP50Us()/1e6, l.Statistics.GetLatencyP99Us()/1e6
 	out.Profiles = each(l.Profiles, profile)
 	for _, e := range l.Estimates {

@@ -68,8 +68,10 @@ type ModelLook struct {
 	// requests that wait now.
 	Rates      observe.Rates
 	Statistics *policy.ModelStatistics
-	Waiting    int
-	Profiles   []*policy.Profile
+	// Bad is the part of its requests that are bad.
+	Bad      float64
+	Waiting  int
+	Profiles []*policy.Profile
 	// Estimates per type of GPU and CPU that it may run on.
 	Estimates []*estimates.Estimate
 	// Places are its partitions in the plan in force, by rank. Unplaced is why the plan
@@ -350,6 +352,7 @@ func (v sight) model(m *repo.Model) ModelLook {
 		out.Batching = v.c.attached.Batching(m.Name) // a configuration that conch reads off servers is without
 	}
 	out.Rates, out.Statistics = v.c.recorder.Rates(m.Name, v.now), v.c.recorder.Statistics(m.Name, v.now)
+	out.Bad = v.c.recorder.Bad(m.Name, v.now)
 	counts, _ := v.c.requests.Counts(m.Name)
 	out.Waiting = max(0, counts.Waiting)
 	out.Steps, out.Unsplit, _ = v.c.requests.Ensemble(m.Name)

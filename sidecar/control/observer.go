@@ -63,15 +63,17 @@ func (o observer) Walked(w dispatch.Walk) {
 
 // Finished implements dispatch.Observer.
 func (o observer) Finished(f dispatch.Outcome) {
+	left := f.Result == dispatch.Cancelled && f.Reason != dispatch.GoneDeadline
 	o.recorder.Finished(observe.Outcome{
 		Model: f.Model, Early: f.Early, Name: f.Name, Result: observe.Result(f.Result.String()), Latency: f.Latency, Queued: f.Queued,
-		Rows: f.Rows, Batch: f.Batch, PassedThrough: f.PassedThrough, Retried: f.Retried, Reason: f.Reason, At: f.Ended,
+		Rows: f.Rows, Batch: f.Batch, PassedThrough: f.PassedThrough, Retried: f.Retried, Reason: f.Reason, Left: left, At: f.Ended,
 	})
 	o.recent.Finished(&recent.Request{
 		Model: f.Model, Result: f.Result.String(), Reason: f.Reason,
 		InTime:   f.Result == dispatch.OK,
 		Answered: f.Result == dispatch.OK || f.Result == dispatch.Late || f.Result == dispatch.Cold,
-		Left:     f.Result == dispatch.Cancelled && f.Reason != dispatch.GoneDeadline,
+		Left:     left,
+		Cold:     f.Result == dispatch.Cold,
 		Ended:    f.Ended, Latency: f.Latency, Wait: f.Wait, Gather: f.Gather, Execute: f.Execute, Deadline: f.Deadline,
 		Partition: f.Partition, Rows: f.Rows, BatchRows: f.Batch, Retried: f.Retried, Identity: f.Identity,
 	})

@@ -275,7 +275,8 @@ func TestObserver(t *testing.T) {
 	recorder, err := observe.New(nil)
 	require.NoError(t, err)
 	now := time.Unix(1000, 0)
-	o := control.Observer(recorder, recent.New(recent.Options{Window: observe.Window, Now: time.Now()}))
+	last := recent.New(recent.Options{Window: observe.Window, Now: now})
+	o := control.Observer(recorder, last)
 	for result := range dispatch.Cold + 1 {
 		o.Finished(dispatch.Outcome{Model: "m", Result: result, Latency: time.Millisecond, Ended: now})
 	}
@@ -286,6 +287,16 @@ func TestObserver(t *testing.T) {
 	s := recorder.Statistics("m", now)
 	require.InDelta(t, 2./3, s.GetBadRate(), 1e-9, "ok, late and dropped count")
 	require.InDelta(t, 1./3, s.GetDropRate(), 1e-9)
+	// Who left, and who waited for a load, counts for nothing.
+	require.InDelta(t, 4./5, recorder.Bad("m", now), 1e-9, "late, dropped, refused, failed")
+	o.Finished(dispatch.Outcome{Model: "m", Result: dispatch.Cancelled, Reason: dispatch.GoneDeadline, Ended: now})
+	o.Finished(dispatch.Outcome{Model: "m", Early: true, Result: dispatch.Refused, Reason: "queue_requests", Ended: now})
+	o.Finished(dispatch.Outcome{Model: "stranger", Early: true, Result: dispatch.Refused, Ended: now})
+	require.InDelta(t, 6./7, recorder.Bad("m", now), 1e-9, "a deadline that passed, and a refusal before it was queued")
+	require.Zero(t, recorder.Bad("stranger", now))
+	require.InDelta(t, 2./3, recorder.Statistics("m", now).GetBadRate(), 1e-9)
+	seen := last.Models(now)[0].Now
+	require.InDelta(t, recorder.Bad("m", now), 1-float64(seen.InTime)/float64(seen.Requests), 1e-9, "the console counts as tritonctl")
 	require.Equal(t, 2.0, s.GetMeanBatch())
 	require.EqualValues(t, 50, recorder.Profiles()[0].GetPoints()[0].GetThreadPercentage())
 	require.Equal(t, 4*recorder.Rates("m", now).Window, recorder.Rates("m", now).Rows)

@@ -135,6 +135,7 @@ func TestStatistics(t *testing.T) {
 	s := r.Statistics("m", now)
 	require.InDelta(t, 80/1.5, s.Goodput, 5, "only the second and a half since the first event is covered")
 	require.InDelta(t, 10./90, s.BadRate, 1e-9, "failed requests count neither way")
+	require.InDelta(t, 20./100, r.Bad("m", now), 1e-9, "here they do")
 	require.InDelta(t, 6./90, s.DropRate, 1e-9)
 	require.InDelta(t, 6, s.MeanBatch, 1e-9)
 	require.InEpsilon(t, 10e3, s.LatencyP50Us, .07)

@@ -21,8 +21,7 @@ const Window = 5 * time.Second
 // Result is the outcome of a request: a metric label.
 type Result string
 
-// Results of a request. Late and dropped ones are bad, the others that were
-// not ok are not counted for or against the SLO.
+// Results of a request.
 const (
 	OK        Result = "ok"
 	Late      Result = "late"
@@ -70,8 +69,15 @@ type Outcome struct {
 	Retried         bool
 	// Reason of a drop, a rejection or a cancellation, a short metric label.
 	Reason string
+	// Left: its caller left before it was due.
+	Left bool
 	// At is when it was over.
 	At time.Time
+}
+
+// unserved reports whether a request is bad without being late or dropped: refused, failed, or given up because its caller's deadline passed.
+func (o *Outcome) unserved() bool {
+	return o.Result == Refused || o.Result == Failed || o.Result == Cancelled && !o.Left
 }
 
 // Recorder takes what the request path reports. Its methods are safe for
@@ -161,9 +167,9 @@ const maxRows = 4096
 
 // requestCounts is one slot of a model's statistics.
 type requestCounts struct {
-	ok, late, dropped, other uint32
-	batches, batchRows       uint32
-	latency                  histogram
+	ok, late, dropped, unserved uint32
+	batches, batchRows          uint32
+	latency                     histogram
 }
 
 // partition is how busy one partition is.
@@ -284,6 +290,11 @@ func (p *partition) busy(start, end time.Time) {
 func (r *Recorder) Finished(o Outcome) {
 	if o.Early {
 		r.metrics.early(o)
+		if m := (*r.models.Load())[o.Model]; m != nil && o.unserved() {
+			m.mu.Lock()
+			m.requests.at(r.steady(o.At)).unserved++
+			m.mu.Unlock()
+		}
 		return
 	}
 	m := r.model(o.Model)
@@ -304,7 +315,9 @@ func (r *Recorder) Finished(o Outcome) {
 	case Dropped:
 		counts.dropped++
 	default:
-		counts.other++
+		if o.unserved() {
+			counts.unserved++
+		}
 	}
 }
 

@@ -51,6 +51,25 @@ func (r *Recorder) Statistics(name string, now time.Time) *policy.ModelStatistic
 	return s
 }
 
+// Bad is the part of a model's requests that are bad, of those that were over in the Window that ends at now. The bad rate of Statistics is of the late and
+// the dropped alone: another plan mends nothing of the others.
+func (r *Recorder) Bad(name string, now time.Time) float64 {
+	m := (*r.models.Load())[name]
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var ok, bad uint64
+	m.requests.each(r.steady(now), Window, func(c *requestCounts) {
+		ok, bad = ok+uint64(c.ok), bad+uint64(c.late)+uint64(c.dropped)+uint64(c.unserved)
+	})
+	if bad == 0 {
+		return 0
+	}
+	return float64(bad) / float64(ok+bad)
+}
+
 // PartitionStatistics of a partition over the Window that ends at now; a
 // partition never heard of is idle. Up is left to the caller.
 func (r *Recorder) PartitionStatistics(id string, now time.Time) *policy.PartitionStatistics {

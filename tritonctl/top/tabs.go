@@ -102,7 +102,7 @@ func badness(m api.Model) cell {
 	switch {
 	case m.State != api.ModelReady && m.State != api.ModelUnloaded:
 		return number(2, "-", soft)
-	case m.Rate == 0:
+	case m.Rate == 0 && m.BadRate == 0: // requests that are refused may not count as arrived
 		return number(0, "-", soft)
 	case m.BadRate > .01:
 		return number(m.BadRate, percent(m.BadRate)+"!", bad)

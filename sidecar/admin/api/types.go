@@ -70,18 +70,21 @@ type Model struct {
 	MaxQueueDelaySeconds float64 `json:"max_queue_delay_seconds"`
 	// QueuePolicy is what the config.pbtxt asks of the queue and conch's queue keeps;
 	// nil: nothing, or the servers keep it.
-	QueuePolicy       *QueuePolicy `json:"queue_policy,omitempty"`
-	Discipline        string       `json:"discipline"`
-	Partitions        []string     `json:"partitions"`
-	Rate              float64      `json:"rate"`
-	Burstiness        float64      `json:"burstiness"`
-	Goodput           float64      `json:"goodput"`
-	BadRate           float64      `json:"bad_rate"`
-	MeanBatch         float64      `json:"mean_batch"`
-	LatencyP50Seconds float64      `json:"latency_p50_seconds"`
-	LatencyP99Seconds float64      `json:"latency_p99_seconds"`
-	Queued            int          `json:"queued"`
-	Profiles          []Profile    `json:"profiles,omitempty"`
+	QueuePolicy *QueuePolicy `json:"queue_policy,omitempty"`
+	Discipline  string       `json:"discipline"`
+	Partitions  []string     `json:"partitions"`
+	Rate        float64      `json:"rate"`
+	Burstiness  float64      `json:"burstiness"`
+	Goodput     float64      `json:"goodput"`
+	// BadRate is the part of the requests that were late, dropped, refused or failed. LateRate is that of the late and dropped without the others: what policies
+	// see of it, and triggers.badRate is about.
+	BadRate           float64   `json:"bad_rate"`
+	LateRate          float64   `json:"late_rate"`
+	MeanBatch         float64   `json:"mean_batch"`
+	LatencyP50Seconds float64   `json:"latency_p50_seconds"`
+	LatencyP99Seconds float64   `json:"latency_p99_seconds"`
+	Queued            int       `json:"queued"`
+	Profiles          []Profile `json:"profiles,omitempty"`
 	// Conditions are those of the model: ready, progressing, degraded.
 	Conditions []Condition `json:"conditions"`
 	// Estimates are those of the model's graph, by GPU type.

@@ -82,9 +82,9 @@ type ModelRequests struct {
 
 // Attainment counts the requests of a model that ended in a window.
 type Attainment struct {
-	// Seconds is how long the window is.
+	// Seconds is how long the window is. It begins with a half second, so the statistics window is up to half a second longer.
 	Seconds float64 `json:"seconds"`
-	// Requests that ended, and those that were answered in time. Requests whose caller left count in neither.
+	// Requests that ended, and those that were answered in time. Requests whose caller left, or that waited for their model to be loaded, count in neither.
 	Requests uint64 `json:"requests"`
 	InTime   uint64 `json:"in_time"`
 	// Outcomes counts the others by result and reason, in the order of their number.

@@ -44,13 +44,17 @@ func TestRequestsAreCountedByHowTheyEnded(t *testing.T) {
 	gone.Left = true
 	r.Finished(gone)
 	r.Finished(ended("", "refused", time.Second, 0))
+	loaded := ended("m", "cold", time.Second, 10*time.Second)
+	loaded.Cold = true
+	r.Finished(loaded)
+	require.Equal(t, 10., r.Slowest("m", start.Add(2*time.Second))[0].LatencySeconds, "who waited for a load is shown")
 
 	all := r.Models(start.Add(2 * time.Second))
 	require.Len(t, all, 1)
 	got := all[0]
 	require.Equal(t, "m", got.Model)
 	require.Equal(t, 5., got.Now.Seconds)
-	require.EqualValues(t, 9, got.Now.Requests, "who left does not count")
+	require.EqualValues(t, 9, got.Now.Requests, "who left does not count, nor who waited for a load")
 	require.EqualValues(t, 6, got.Now.InTime)
 	require.Equal(t, []api.OutcomeCount{{Result: "dropped", Reason: "late", Count: 2}, {Result: "late", Count: 1}}, got.Now.Outcomes)
 	mean := (6*.008 + .08) / 7
@@ -69,6 +73,12 @@ func TestRequestsAreCountedByHowTheyEnded(t *testing.T) {
 
 	require.Equal(t, 3600., r.Models(start.Add(59*time.Minute + 30*time.Second))[0].Hour.Seconds)
 	require.Empty(t, r.Models(start.Add(2*time.Hour)), "and is forgotten in the end")
+
+	loaded.Model = "loaded"
+	r.Finished(loaded)
+	require.Zero(t, r.Models(start.Add(2 * time.Second))[0].Hour.Requests)
+	require.Len(t, r.Slowest("loaded", start.Add(2*time.Second)), 1, "and of a model that has no other")
+	require.Empty(t, r.Models(start.Add(2*time.Hour)))
 }
 
 // Counting goes by what ended in the window, to a slot; and in the hour, to a minute.
@@ -116,6 +126,22 @@ func TestCountsAreThoseOfTheWindow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A steady load has its rate at every moment, however much of the present slot has passed.
+func TestRatesAreOverTheTimeThatIsCovered(t *testing.T) {
+	r := recent.New(recent.Options{Window: window, Now: start})
+	const every = 5 * time.Millisecond
+	for after := time.Duration(0); after < 10*time.Second; after += every {
+		r.Finished(ended("m", "ok", after, time.Millisecond))
+		if after < 6*time.Second {
+			continue
+		}
+		got := r.Models(start.Add(after))[0].Now
+		require.InEpsilon(t, 1/every.Seconds(), float64(got.Requests)/got.Seconds, .002, "%v after a slot began", after%(500*time.Millisecond))
+		require.GreaterOrEqual(t, got.Seconds, window.Seconds())
+		require.Less(t, got.Seconds, window.Seconds()+.5)
+	}
 }
 
 // The minutes of the last hour are what ended in each of them; whoever asks again gets those since.

@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// slotLength divides the statistics window, slots covers it and the slot that is being filled.
+	// slotLength divides the statistics window. Slots cover it, the one that is being filled, and the next: what ends while it is counted overwrites nothing
+	// of the window.
 	slotLength = 500 * time.Millisecond
-	slots      = 11
+	slots      = 12
 	// MinutesKept are the minutes of an hour that have ended; minutes covers them and the one that is being filled.
 	MinutesKept = 60
 	minutes     = MinutesKept + 1
@@ -27,9 +28,10 @@ const (
 type Request struct {
 	Model          string
 	Result, Reason string
-	// InTime: it was answered in time. Answered: it was answered, in time or not. Left: its caller left before.
-	InTime, Answered, Left bool
-	Ended                  time.Time
+	// InTime: it was answered in time. Answered: it was answered, in time or not. Left: its caller left before. Cold: it waited for its model to be loaded, so
+	// that it has no SLO.
+	InTime, Answered, Left, Cold bool
+	Ended                        time.Time
 	// Latency, and the parts of it; the rest is Conch's own.
 	Latency, Wait, Gather, Execute time.Duration
 	// Deadline from its arrival; 0: it has none.
@@ -69,7 +71,7 @@ type Options struct {
 
 // New makes a recorder.
 func New(o Options) *Recorder {
-	r := &Recorder{window: min(o.Window, (slots-1)*slotLength), began: o.Now, elapsed: o.Elapsed}
+	r := &Recorder{window: min(o.Window, (slots-2)*slotLength), began: o.Now, elapsed: o.Elapsed}
 	if r.elapsed == nil {
 		r.elapsed = func(since, at time.Time) time.Duration { return at.Sub(since) }
 	}
@@ -148,7 +150,13 @@ func (r *Recorder) Finished(q *Request) {
 	m := found.(*model)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := m.slot(slotOf(at))
+	if !q.Cold {
+		m.slot(slotOf(at)).take(q)
+	}
+	m.slow.add(q, at)
+}
+
+func (t *tally) take(q *Request) {
 	t.requests++
 	if q.InTime {
 		t.inTime++
@@ -160,7 +168,6 @@ func (r *Recorder) Finished(q *Request) {
 		t.wait, t.gather, t.execute = t.wait+q.Wait, t.gather+q.Gather, t.execute+q.Execute
 		t.overhead += q.overhead()
 	}
-	m.slow.add(q, at)
 }
 
 func (q *Request) overhead() time.Duration { return max(0, q.Latency-q.Wait-q.Gather-q.Execute) }
@@ -207,6 +214,11 @@ func (r *Recorder) forget(now time.Time) {
 				return true
 			}
 		}
+		for i := range m.slow.spans { // of requests that waited for a load nothing else is left
+			if p := &m.slow.spans[i]; len(p.kept) > 0 && p.at*int64(spanLength)/int64(time.Minute) >= last {
+				return true
+			}
+		}
 		r.models.Delete(name)
 		return true
 	})
@@ -229,7 +241,7 @@ func (m *model) requests(name string, window time.Duration, now time.Time) api.M
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := slotOf(now)
-	first, hour := last-int64(window/slotLength)+1, minuteOf(last)-minutes+1
+	first, hour := last-int64(window/slotLength), minuteOf(last)-minutes+1
 	var short, long tally
 	for i := range m.slots {
 		t := &m.slots[i]
@@ -247,7 +259,10 @@ func (m *model) requests(name string, window time.Duration, now time.Time) api.M
 	}
 	// Whole minutes: it is not to change all the time by itself.
 	age := min(time.Hour, now.Sub(m.since).Truncate(time.Minute)+time.Minute)
-	return api.ModelRequests{Model: name, Now: short.attainment(min(window, age)), Hour: long.attainment(age)}
+	if short.requests > 0 { // the slot that is being filled counts for what of it has passed
+		window = now.Sub(time.Unix(0, first*int64(slotLength))).Round(time.Millisecond)
+	}
+	return api.ModelRequests{Model: name, Now: short.attainment(window), Hour: long.attainment(age)}
 }
 
 func (t *tally) attainment(over time.Duration) api.Attainment {

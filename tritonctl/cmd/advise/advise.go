@@ -230,7 +230,7 @@ func (o *Options) look(ctx context.Context, conch *client.Client, args []string,
 	return notes, both.Wait()
 }
 
-// fare is which part of each model's requests is bad until the recording has ended, and which part is not known to be good, from window to window of conch's
+// fare is which part of each model's requests is late or dropped until the recording has ended, and which part is not known to be good, from window to window of conch's
 // statistics; empty where that is no whole window. Generated batches are not to be under way: requests wait for them.
 func fare(ctx context.Context, models func(context.Context) ([]api.Model, error), recorded <-chan struct{}) (bad, atMost map[string]float64, err error) {
 	type sum struct{ rate, bad, good float64 }
@@ -253,7 +253,7 @@ func fare(ctx context.Context, models func(context.Context) ([]api.Model, error)
 		}
 		for _, m := range all {
 			s := sums[m.Name]
-			sums[m.Name] = sum{s.rate + m.Rate, s.bad + m.Rate*m.BadRate, s.good + m.Goodput}
+			sums[m.Name] = sum{s.rate + m.Rate, s.bad + m.Rate*m.LateRate, s.good + m.Goodput}
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestWhatIsSeenOfTheTraffic(t *testing.T) {
 			time.AfterFunc(length, func() { close(recorded) })
 			bad, atMost, err := fare(t.Context(), func(context.Context) ([]api.Model, error) {
 				asked++
-				return []api.Model{{Name: "idle"}, {Name: "late", Rate: 10, Goodput: 7.5, BadRate: .25}, {Name: "left", Rate: 10, Goodput: 4}}, nil
+				return []api.Model{{Name: "idle"}, {Name: "late", Rate: 10, Goodput: 7.5, BadRate: .4, LateRate: .25}, {Name: "left", Rate: 10, Goodput: 4}}, nil
 			}, recorded)
 			require.NoError(t, err)
 			require.Equal(t, polls, asked)
