@@ -225,6 +225,9 @@ func TestHostileNames(t *testing.T) {
 	f := newFake(hostile, []string{hostile[0], hostile[1], hostile[2], "gpu3"})
 	event := api.Event{ID: 1, Time: time.Now(), Kind: "plan_held", Author: hostile[1], Message: hostile[1] + hostile[0], Reason: hostile[2]}
 	f.whole[api.TopicEvents] = []any{event}
+	plan := f.whole[api.TopicPlan][0].(api.Plan)
+	plan.Held = &api.Held{Kind: event.Kind, Policy: hostile[1], Since: event.Time, Message: event.Message}
+	f.whole[api.TopicPlan] = []any{plan}
 	f.answers["/v1/repository/revisions"] = []api.RepositoryRevision{{ID: hostile[1], Author: hostile[1], Reason: hostile[0], Models: hostile, Added: hostile, Current: true, Problems: []api.RepositoryProblem{{Model: hostile[1], Refused: true, Text: hostile[0]}}}}
 	f.answers["/v1/repository/diff"] = api.RepositoryDiff{From: hostile[1], To: hostile[1], Models: []api.ModelDiff{{Model: hostile[0], Change: "changed", Notes: hostile}, {Model: hostile[1], Text: hostile[0]}}}
 	f.answers["/v1/policies"] = []api.Policy{{Name: hostile[1]}, {Name: hostile[0]}}

@@ -52,6 +52,8 @@ type Control interface {
 	Unload(ctx context.Context, model string, by repo.Origin, dependents bool) error
 	// CurrentPlan is the plan that serves.
 	CurrentPlan() control.Plan
+	// Held is why the plan that was made last does not serve; nil where it does, or would change nothing.
+	Held() *api.Held
 	// Propose says what a plan would change; it changes nothing.
 	Propose(context.Context, api.DiffRequest) (*control.Proposal, error)
 	History() ([]api.PlanRecord, error)
@@ -117,7 +119,9 @@ func (v view) Version(context.Context) (api.Version, error) {
 func (v view) Plan(context.Context) (api.Plan, error) {
 	p := v.control.CurrentPlan()
 	text, err := v.plan.json(p)
-	return describe(p, text), err
+	out := describe(p, text)
+	out.Held = v.control.Held()
+	return out, err
 }
 
 func (v view) Diff(ctx context.Context, r api.DiffRequest) (api.Diff, error) {

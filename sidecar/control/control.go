@@ -225,6 +225,8 @@ type Control struct {
 	holding  string
 	unknown  string // models of conch.yaml
 	proposed *policy.Plan
+	// withheld is why the plan that was made last does not serve; nil where it does, or would change nothing.
+	withheld *api.Held
 
 	// logs are the files of the partitions' last servers.
 	logs map[string]string

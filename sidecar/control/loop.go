@@ -113,6 +113,9 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 	same := proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) && from.given == in.given && !regrouped(from.files, in.files, proposal.Plan)
 	if from.Revision > 0 && same && (from.passThrough == "" || !o.apply) {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
+		if !o.dry {
+			c.withhold("", "", "")
+		}
 		c.planned(snapshot)
 		result.Duration = c.clock.Now().Sub(began)
 		if !o.apply || o.model == "" && !o.wait {
@@ -148,6 +151,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 			})
 		}
 		if !o.dry {
+			c.withhold("", "", "")
 			c.planned(snapshot)
 		}
 		return proposal, result, nil
@@ -161,6 +165,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 
 	// 7. record
 	c.news(&c.holding, "")
+	c.withhold("", "", "")
 	c.metrics.Planned(proposal.Plan.GetPolicy(), "applied", proposal.Duration)
 	c.planned(snapshot)
 	result.Changed, result.Plan, result.Duration = true, c.current().Plan, c.clock.Now().Sub(began)
@@ -236,21 +241,27 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Appli
 			p.Diff = plan.Compute(c.current().Plan.Plan, p.Plan)
 		}
 		c.metrics.Planned(name, "rejected", p.Duration)
+		message := fmt.Sprintf("the plan of policy %s was rejected, %s serves on: %s", name, c.servingName(), violations.Error())
+		if !o.dry {
+			c.withhold(events.PlanRejected, name, message)
+		}
 		if !o.dry && c.news(&c.failure, violations.Error()) {
 			c.event(api.Event{
 				Kind: events.PlanRejected, Author: o.author, Reason: o.reason, Seconds: p.Duration.Seconds(),
-				Message: fmt.Sprintf("the plan of policy %s was rejected, %s serves on: %s", name, c.servingName(), violations.Error()),
-				Fields:  map[string]string{"policy": name, "violations": strconv.Itoa(len(violations))},
+				Message: message, Fields: map[string]string{"policy": name, "violations": strconv.Itoa(len(violations))},
 			})
 		}
 		return p, nil, violations
 	}
 	c.metrics.Planned(name, "failed", p.Duration)
+	message := fmt.Sprintf("policy %s gave no plan, %s serves on: %v", name, c.servingName(), err)
+	if !o.dry {
+		c.withhold(events.PlanFailed, name, message)
+	}
 	if !o.dry && c.news(&c.failure, err.Error()) {
 		c.event(api.Event{
 			Kind: events.PlanFailed, Author: o.author, Reason: o.reason, Seconds: p.Duration.Seconds(),
-			Message: fmt.Sprintf("policy %s gave no plan, %s serves on: %v", name, c.servingName(), err),
-			Fields:  map[string]string{"policy": name},
+			Message: message, Fields: map[string]string{"policy": name},
 		})
 	}
 	return p, nil, fmt.Errorf("%w: %w", ErrUnavailable, err)

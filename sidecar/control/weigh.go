@@ -48,12 +48,34 @@ func (c *Control) weighUp(ctx context.Context, s *policy.Snapshot, current, next
 func (c *Control) held(p *Proposal, o order, result *Applied) (*Proposal, *Applied, error) {
 	c.metrics.Planned(p.Plan.GetPolicy(), "held", p.Duration)
 	c.planned(p.Snapshot)
+	message := fmt.Sprintf("%s serves on, a plan of policy %s is held back: %s (%s)", c.servingName(), p.Plan.GetPolicy(), p.Judgement.Text, p.Diff.Summary())
+	c.withhold(events.PlanHeld, p.Plan.GetPolicy(), message)
 	if c.news(&c.holding, string(p.Judgement.Verdict)+" "+p.Diff.Summary()) {
 		c.event(api.Event{
 			Kind: events.PlanHeld, Author: o.author, Reason: o.reason, Seconds: p.Duration.Seconds(),
-			Message: fmt.Sprintf("%s serves on, a plan of policy %s is held back: %s (%s)", c.servingName(), p.Plan.GetPolicy(), p.Judgement.Text, p.Diff.Summary()),
-			Fields:  map[string]string{"policy": p.Plan.GetPolicy(), "verdict": string(p.Judgement.Verdict)},
+			Message: message, Fields: map[string]string{"policy": p.Plan.GetPolicy(), "verdict": string(p.Judgement.Verdict)},
 		})
 	}
 	return p, result, nil
+}
+
+// withhold shows why the plan that was made last does not serve; without a kind: it does, or would change nothing.
+func (c *Control) withhold(kind api.EventKind, by, message string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch last := c.withheld; {
+	case kind == "":
+		c.withheld = nil
+	case last != nil && last.Kind == kind && last.Policy == by:
+		c.withheld = &api.Held{Kind: kind, Policy: by, Since: last.Since, Message: message}
+	default:
+		c.withheld = &api.Held{Kind: kind, Policy: by, Since: c.clock.Now(), Message: message}
+	}
+}
+
+// Held is why the plan that was made last does not serve; nil where it does, or would change nothing.
+func (c *Control) Held() *api.Held {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.withheld
 }

@@ -79,6 +79,47 @@ func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 	}
 }
 
+// TestWhatIsHeldBackIsShownAsLongAsItIs: a policy that gives no plan, or one that is held back or refused, and then again the one that serves.
+func TestWhatIsHeldBackIsShownAsLongAsItIs(t *testing.T) {
+	for kind, answer := range map[api.EventKind]func(context.Context, *policy.Snapshot) (*policy.Plan, error){
+		events.PlanHeld:   withoutA,
+		events.PlanFailed: func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, errBoom },
+		events.PlanRejected: func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			out, err := everywhere(ctx, s)
+			out.Partitions[1].Gpus = []string{"gpu0"}
+			return out, err
+		},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				r := newRigEvaluated(t, goodput{2: 100, 1: 50})
+				stop := r.start()
+				defer stop()
+				r.load(20*time.Second, 5, 0, .1)
+				require.Nil(t, r.Held())
+				r.policies.set(answer)
+				began := time.Now()
+				r.load(100*time.Second, 5, 0, .1)
+				held := r.Held()
+				require.NotNil(t, held)
+				require.Equal(t, kind, held.Kind)
+				require.Contains(t, held.Message, "plan 1 serves on")
+				require.Less(t, held.Since.Sub(began), 50*time.Second, "the same again does not begin anew")
+				_, err := r.Propose(t.Context(), api.DiffRequest{})
+				if kind == events.PlanHeld {
+					require.NoError(t, err)
+				}
+				require.Equal(t, held, r.Held(), "a question changes nothing")
+
+				r.policies.set(everywhere)
+				r.load(100*time.Second, 5, 0, .1)
+				require.EqualValues(t, 1, r.CurrentPlan().Revision)
+				require.Nil(t, r.Held(), "the policy plans what serves")
+			})
+		})
+	}
+}
+
 // TestALittleBetterEverySecondIsAppliedOnce: a policy answers another plan each time, each a little better than the last. Only the first change is
 // applied; the others are held.
 func TestALittleBetterEverySecondIsAppliedOnce(t *testing.T) {

@@ -17,8 +17,20 @@ type Plan struct {
 	AppliedBy string    `json:"applied_by,omitempty"`
 	Reason    string    `json:"reason,omitempty"`
 	// Pin is set while no other plan takes its place by itself.
-	Pin  *Pin            `json:"pin,omitempty"`
+	Pin *Pin `json:"pin,omitempty"`
+	// Held is why the plan that was made last does not serve; nil where it does, or would change nothing.
+	Held *Held           `json:"held,omitempty"`
 	Plan json.RawMessage `json:"plan"`
+}
+
+// Held is why a plan does not serve, as its event says it.
+type Held struct {
+	// Kind of the event: plan_held, plan_rejected or plan_failed.
+	Kind EventKind `json:"kind"`
+	// Policy that was asked, Since when it is so.
+	Policy  string    `json:"policy"`
+	Since   time.Time `json:"since"`
+	Message string    `json:"message"`
 }
 
 // Pin is the author, the time and the reason of a pin, which keeps the plan in force.

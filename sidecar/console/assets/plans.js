@@ -24,9 +24,7 @@ export function Plans({ stream }) {
   const p = stream.planInForce, plan = p?.plan;
   const policies = useFetch('/v1/policies?describe=false');
   const history = useFetch(`/v1/plan/history?seen=${p?.revision ?? 0}`);
-  const last = [...stream.events].reverse().find((e) => ['plan_held', 'plan_rejected', 'plan_failed', 'policy_changed'].includes(e.kind));
-  const held = last?.kind === 'policy_changed' ? undefined : last; // another policy, or the same with other parameters, has other plans
-  const isHeld = held && p && Date.parse(held.time) > Date.parse(p.applied_at || 0);
+  const held = p?.held;
   const seen = stream.seen.has('plan');
   const ask = async (name) => {
     setTried((t) => ({ ...t, [name]: { asking: true } }));
@@ -42,7 +40,7 @@ export function Plans({ stream }) {
     setLooks({ asking: true });
     try {
       const d = await call('/v1/plan/diff', {});
-      setOpen({ name: held.fields?.policy ?? p.policy, d, at: stream.now });
+      setOpen({ name: held?.policy ?? p.policy, d, at: stream.now });
       setLooks({});
     } catch (error) { setLooks({ error: error.message }); }
   };
@@ -51,10 +49,10 @@ export function Plans({ stream }) {
   const instances = (plan?.partitions ?? []).reduce((n, q) => n + (q.instances ?? []).length, 0);
   const none = seen && !plan?.partitions?.length;
   const [level, text] = !seen ? ['busy', 'Connecting to conch …'] : none ? ['unsure', 'No plan is in force.']
-    : isHeld ? ['unsure', `Plan ${p.revision} serves; another is ${held.kind === 'plan_held' ? 'held back' : held.kind === 'plan_rejected' ? 'refused' : 'missing'}.`]
+    : held ? ['unsure', `Plan ${p.revision} serves; another is ${held.kind === 'plan_held' ? 'held back' : held.kind === 'plan_rejected' ? 'refused' : 'missing'}.`]
       : p.pin ? ['unsure', `Plan ${p.revision} is pinned by ${short(p.pin.author, 40)}.`] : ['good', `Plan ${p.revision} of policy ${short(p.policy, 40)} serves.`];
   return html`
-    <${Verdict} level=${level} text=${text}>${isHeld ? html`<span class="text">${short(held.message, 500)}</span> <span class="quiet">(${clock(held.time)})</span>
+    <${Verdict} level=${level} text=${text}>${held ? html`<span class="text">${short(held.message, 500)}</span> <span class="quiet">(since ${clock(held.since)})</span>
         ${held.kind === 'plan_held' && html`<br /><button onClick=${look} disabled=${looks.asking}>${looks.asking ? 'Asking …' : 'What it would change …'}</button> <span class="quiet">${stream.mayChange ? 'It can be applied there.' : html`<code>tritonctl plan apply</code> shows it, asks, and applies it.`}</span>${looks.error && html` <span class="bad text">${short(looks.error, 400)}</span>`}`}`
       : p?.pin ? `Since ${clock(p.pin.since)}: ${short(p.pin.reason || 'no reason given', 200)}. No other plan takes its place by itself.`
         : p && !none && `${plural(plan.partitions.length, 'partition')} with ${plural(instances, 'instance')}, applied ${clock(p.applied_at)} by ${short(p.applied_by || unknown, 40)}: ${short(p.reason || 'no reason given', 200)}`}<//>

@@ -44,6 +44,9 @@ func draw(t *output.Table, shown api.Plan) {
 	if pin := shown.Pin; pin != nil {
 		t.Line(strings.TrimSpace(fmt.Sprintf("pinned by %s at %s %s", pin.Author, pin.Since.Format(time.RFC3339), pin.Reason)))
 	}
+	if held := shown.Held; held != nil {
+		t.Line(fmt.Sprintf("since %s: %s", held.Since.Format(time.RFC3339), held.Message))
+	}
 	var p policy.Plan
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(shown.Plan, &p); err != nil {
 		t.Line("it cannot be drawn here (a newer conch?), -o json shows it: " + err.Error())
