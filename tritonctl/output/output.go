@@ -7,13 +7,14 @@ package output
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/goccy/go-yaml"
 )
 
@@ -86,9 +87,10 @@ func Print(w io.Writer, format string, value any, table func(*Table)) error {
 	case "name":
 		return names(w, value)
 	case "table", "wide":
-		t := &Table{Wide: format == "wide", w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+		t := &Table{Wide: format == "wide", w: w}
 		table(t)
-		return t.w.Flush()
+		t.flush()
+		return t.err
 	default:
 		return selected(w, strings.TrimPrefix(format, byPath), value)
 	}
@@ -183,22 +185,51 @@ func nameOf(element any) (any, bool) {
 type Table struct {
 	// Wide: there is room for columns that a person seldom needs.
 	Wide bool
-	w    *tabwriter.Writer
+	w    io.Writer
+	rows [][]string // that are not written yet
+	err  error      // the first of writing
 }
 
 // Row adds a line; empty cells show as "-".
 func (t *Table) Row(cells ...any) {
+	row := make([]string, len(cells))
 	for i, c := range cells {
-		s := fmt.Sprint(c)
-		if s == "" {
-			s = "-"
-		}
-		if i > 0 {
-			fmt.Fprint(t.w, "\t")
-		}
-		fmt.Fprint(t.w, Clean(s))
+		row[i] = cmp.Or(Clean(fmt.Sprint(c)), "-")
 	}
-	fmt.Fprintln(t.w)
+	t.rows = append(t.rows, row)
+}
+
+// flush writes the rows. A column is as wide as its widest cell, and the last cell of a row belongs to none. Some characters take two places of a terminal, and
+// some none, which text/tabwriter does not know.
+func (t *Table) flush() {
+	const apart = 2
+	var widths []int
+	for _, row := range t.rows {
+		for i, c := range row[:max(0, len(row)-1)] {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], ansi.StringWidth(c)+apart)
+		}
+	}
+	var out strings.Builder
+	for _, row := range t.rows {
+		for i, c := range row {
+			out.WriteString(c)
+			if i < len(row)-1 {
+				out.WriteString(strings.Repeat(" ", widths[i]-ansi.StringWidth(c)))
+			}
+		}
+		out.WriteByte('\n')
+	}
+	t.rows = nil
+	t.write(out.String())
+}
+
+func (t *Table) write(text string) {
+	if _, err := io.WriteString(t.w, text); t.err == nil {
+		t.err = err
+	}
 }
 
 // WideRow adds a line whose last cells, from the narrow-th on, show in a wide table
@@ -212,9 +243,8 @@ func (t *Table) WideRow(narrow int, cells ...any) {
 
 // Line adds text that belongs to no column.
 func (t *Table) Line(text string) {
-	_ = t.w.Flush() // a failed write comes up again in Print's own Flush
-	fmt.Fprintln(t.w, CleanLines(text))
-	_ = t.w.Flush()
+	t.flush()
+	t.write(CleanLines(text) + "\n")
 }
 
 // Clean makes one line of a text without what a terminal takes for a command: some texts come from servers, and from what clients had them load.

@@ -49,6 +49,20 @@ func TestTextsOfOthersAreText(t *testing.T) {
 	require.NotContains(t, out.String(), "\x1b")
 }
 
+// Columns stand below each other on a terminal, where some characters take two places and some none.
+func TestColumnsOfWideCharacters(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, output.Print(&out, "table", nil, func(t *output.Table) {
+		t.Row("MODEL", "STATE", "WHY")
+		for _, name := range []string{"resnet", "模型", "🐚🐚", "cafe\u0301"} {
+			t.Row(name, "ready", "")
+		}
+		t.Line("between")
+		t.Row("a", "b")
+	}))
+	require.Equal(t, "MODEL   STATE  WHY\nresnet  ready  -\n模型    ready  -\n🐚🐚    ready  -\ncafe\u0301    ready  -\nbetween\na  b\n", out.String())
+}
+
 func TestCells(t *testing.T) {
 	require.Equal(t, "25ms", output.Milliseconds(.025))
 	require.Equal(t, "", output.Milliseconds(0))

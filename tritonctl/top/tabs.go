@@ -39,7 +39,7 @@ func lists() [tabs]table {
 			{"MODEL", 18, false}, {"WAIT", 6, true}, {"", 10, false}, {"OLDEST", 8, true}, {"SLACK", 8, true}, {"WHY", 0, false},
 		}},
 		happened: {down: true, columns: []column{
-			{"TIME", 8, false}, {"KIND", 18, false}, {"WHO", 10, false}, {"WHAT", 0, false},
+			{"TIME", 11, false}, {"KIND", 18, false}, {"WHO", 10, false}, {"WHAT", 0, false},
 		}},
 	}
 }
@@ -251,10 +251,21 @@ func eventRows(s *State) (all []row) {
 			}
 		}
 		all = append(all, row{key: fmt.Sprintf("%020d", e.ID), cells: []cell{
-			{text: e.Time.Local().Format(time.TimeOnly), sort: float64(e.ID), tone: soft}, text(string(e.Kind)), {text: e.Author, sort: e.Author, tone: soft}, what,
+			{text: moment(e.Time.Local(), s.Time.Local()), sort: float64(e.ID), tone: soft}, text(string(e.Kind)), {text: e.Author, sort: e.Author, tone: soft}, what,
 		}})
 	}
 	return all
+}
+
+// moment is the time of day, with the date where that is another than now's.
+func moment(t, now time.Time) string {
+	switch {
+	case t.Year() != now.Year():
+		return t.Format(time.DateOnly)
+	case t.YearDay() != now.YearDay():
+		return t.Format("01-02 15:04")
+	}
+	return t.Format(time.TimeOnly)
 }
 
 func decimal(v float64) string {

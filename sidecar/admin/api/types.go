@@ -163,7 +163,8 @@ func (g GPU) Key() string {
 
 // Partition is a share of a GPU served by one Triton process.
 type Partition struct {
-	ID               string `json:"id"`
+	ID string `json:"id"`
+	// GPU is its id; "cpu" where it is the node's CPUs.
 	GPU              string `json:"gpu"`
 	ThreadPercentage int    `json:"thread_percentage"`
 	MemoryLimitBytes uint64 `json:"memory_limit_bytes,omitempty"`

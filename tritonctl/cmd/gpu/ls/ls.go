@@ -5,6 +5,7 @@
 package ls
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ func New(f *factory.Factory) *cobra.Command {
 	return factory.Watchable(f, &cobra.Command{
 		Use:   "ls",
 		Short: "List the GPUs with their partitions",
+		Long:  "ls lists the GPUs with their partitions, and with their nodes where there are several.",
 		Args:  cobra.NoArgs,
 	}, func([]string) factory.Ask[[]api.GPU] { return (*client.Client).GPUs }, func([]string) factory.Live[[]api.GPU] {
 		return factory.Live[[]api.GPU]{
@@ -30,17 +32,24 @@ func New(f *factory.Factory) *cobra.Command {
 }
 
 func draw(t *output.Table, gpus []api.GPU) {
-	t.Row("GPU", "TYPE", "MEMORY", "STATE", "PARTITION", "SHARE", "ENFORCED", "READY", "BUSY", "MODELS", "STATUS", "GRPC")
+	several := slices.ContainsFunc(gpus, func(g api.GPU) bool { return g.Node != gpus[0].Node })
+	row := func(node string, cells ...any) {
+		if several {
+			cells = append([]any{node}, cells...)
+		}
+		t.Row(cells...)
+	}
+	row("NODE", "GPU", "TYPE", "MEMORY", "STATE", "PARTITION", "SHARE", "ENFORCED", "READY", "BUSY", "MODELS", "STATUS", "GRPC")
 	for _, g := range gpus {
 		if len(g.Partitions) == 0 {
-			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), conditions.GPU(g), "", "", "", "", "", "", "", "")
+			row(g.Node, g.ID, kind(g), output.Bytes(g.MemoryBytes), conditions.GPU(g), "", "", "", "", "", "", "", "")
 		}
 		for _, p := range g.Partitions {
 			enforced := "no"
 			if p.SharesEnforced {
 				enforced = "yes"
 			}
-			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), conditions.GPU(g), p.ID, conditions.Share(p), enforced, conditions.Ready(p.Conditions),
+			row(g.Node, g.ID, kind(g), output.Bytes(g.MemoryBytes), conditions.GPU(g), p.ID, conditions.Share(p), enforced, conditions.Ready(p.Conditions),
 				output.Percent(p.BusyShare), strings.Join(p.Models, ","), conditions.Status(p.Conditions), p.GRPC)
 		}
 	}
