@@ -126,9 +126,23 @@ func TestChart(t *testing.T) {
 	require.Contains(t, string(out), "scheme: https")
 	require.Contains(t, string(out), "secretName: conch-tls")
 	require.Contains(t, string(out), "mountPath: /tls")
+	// The Pod has the time of the drain, and a minute for the servers' end, unless values say more.
+	for want, settings := range map[string][]string{
+		"90":  nil,
+		"210": {"config.limits.drain=2m30s"},
+		"61":  {"config.limits.drain=500ms"},
+		"120": {"config.limits.drain=2m", "terminationGracePeriodSeconds=120"},
+	} {
+		out, err := render(t, settings...)
+		require.NoError(t, err)
+		require.Contains(t, string(out), "terminationGracePeriodSeconds: "+want+"\n", settings)
+	}
 	_, err = render(t, "mode=cluster", "--kube-version=1.29.4")
 	require.Error(t, err)
-	for _, wrong := range []string{"config.listen.tls.metrics=true,config.listen.tls.clientCA=/tls/ca.crt", "mode=neither", "mode=own,attach.service.name=triton", "attach.deployment=triton,attach.service.name=triton", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton"} {
+	for _, wrong := range []string{"config.listen.tls.metrics=true,config.listen.tls.clientCA=/tls/ca.crt", "mode=neither", "mode=own,attach.service.name=triton", "attach.deployment=triton,attach.service.name=triton", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton",
+		"terminationGracePeriodSeconds=20", // less than limits.drain
+		// What values.schema.json does not know.
+		"replica=2", "cluster.podTemplates.spec=x", "image.pullPolicy=Sometimes", "replicas=two", "attach.service.name=a,attach.service.selector=b"} {
 		_, err := render(t, wrong)
 		require.Error(t, err, wrong)
 	}

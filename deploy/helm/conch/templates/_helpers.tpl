@@ -6,14 +6,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if contains "conch" .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-conch{{ end }}
 {{- end }}
 {{- define "conch.own" -}}
-{{- if eq .Values.mode "own" }}yes{{ else if not (has .Values.mode (list "attach" "cluster")) }}{{ fail (printf "mode is %q: it may be attach, own or cluster" .Values.mode) }}{{ end }}
+{{- if eq .Values.mode "own" }}yes{{ end }}
 {{- end }}
 {{- /* What is rendered: own, cluster, attach, beside (all but a Deployment, for one that another release has), or patch (for that one, and nothing else). */ -}}
 {{- define "conch.what" -}}
 {{- $a := .Values.attach }}
 {{- if and (or (include "conch.own" .) (eq .Values.mode "cluster")) $a.deployment }}{{ fail "attach.deployment is for mode attach: with the others Conch starts the servers itself" }}{{ end }}
 {{- if and $a.service (or $a.deployment (ne .Values.mode "attach")) }}{{ fail "attach.service is for mode attach without attach.deployment: Conch is in a Pod of its own then, before the servers of a Service" }}{{ end }}
-{{- if and $a.patch (not (has $a.patch (list "add" "remove"))) }}{{ fail (printf "attach.patch is %q: it may be add or remove" $a.patch) }}{{ end }}
 {{- if and $a.patch (not $a.deployment) }}{{ fail "attach.patch is for a Deployment: name it with attach.deployment" }}{{ end }}
 {{- if include "conch.own" . }}own{{ else if eq .Values.mode "cluster" }}cluster{{ else if $a.patch }}patch{{ else if $a.deployment }}beside{{ else }}attach{{ end }}
 {{- end }}
@@ -31,6 +30,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- /* A volume of the values: Helm merges what a user says into the claim that is the default, and a volume is of one kind. */ -}}
 {{- define "conch.volume" -}}
 {{- if gt (len .) 1 }}{{ omit . "persistentVolumeClaim" | toYaml }}{{ else }}{{ toYaml . }}{{ end }}
+{{- end }}
+{{- /* The seconds that the Pod has to end: limits.drain, and a minute for the servers' own end. */ -}}
+{{- define "conch.grace" -}}
+{{- $drain := dig "limits" "drain" "30s" .Values.config | toString }}
+{{- $seconds := 0.0 }}
+{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 }}
+{{- range regexFindAll "[0-9.]+(ms|h|m|s)" $drain -1 }}
+{{- $seconds = addf $seconds (mulf (regexFind "[0-9.]+" . | float64) (get $units (regexFind "[a-z]+" .))) }}
+{{- end }}
+{{- $least := ceil $seconds | int }}
+{{- if kindIs "invalid" .Values.terminationGracePeriodSeconds }}{{ add $least 60 }}
+{{- else if lt (int .Values.terminationGracePeriodSeconds) $least }}{{ fail (printf "terminationGracePeriodSeconds is %v, and config.limits.drain %s: the kubelet would kill Conch before its requests end" .Values.terminationGracePeriodSeconds $drain) }}
+{{- else }}{{ .Values.terminationGracePeriodSeconds }}{{ end }}
 {{- end }}
 {{- /* conch.yaml */ -}}
 {{- define "conch.config" -}}
