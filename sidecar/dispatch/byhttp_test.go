@@ -384,3 +384,36 @@ func TestErrorsByHTTPAreThoseByGRPC(t *testing.T) {
 		})
 	}
 }
+
+// TestRequestsThatWaitForEachOtherAreBrief: what is passed through waits in the server for what else is passed through, and the execution itself may be brief.
+func TestRequestsThatWaitForEachOtherAreBrief(t *testing.T) {
+	for name, c := range map[string]struct{ callers, byHTTP int }{"one that lasts long": {1, 0}, "eight at once": {8, 1}} {
+		t.Run(name, func(t *testing.T) {
+			now := newMovableClock()
+			p := newPorted(t, 1, dispatch.Options{Clock: now, Brief: 10 * time.Minute}, func(m *router.Model) { m.Batchable, m.PassThroughReason = false, "a test" })
+			p.warm(t)
+			server, port, hold, started := p.parts[0], p.ports[0], make(chan struct{}), make(chan string, c.callers)
+			server.set(func() { server.hold, server.started = hold, started })
+			port.do(func(w http.ResponseWriter, _ *http.Request) {
+				started <- "over HTTP"
+				<-hold
+				_, _ = io.WriteString(w, jsonAnswer)
+			})
+			var running sync.WaitGroup
+			for range c.callers {
+				running.Go(func() { _, _ = p.post(t, asJSON) })
+			}
+			for range c.callers {
+				<-started
+			}
+			now.move(40 * time.Minute)
+			close(hold)
+			running.Wait()
+			port.do(nil)
+			asked := port.asked.Load()
+			code, _ := p.post(t, asJSON)
+			require.Equal(t, 200, code)
+			require.EqualValues(t, c.byHTTP, port.asked.Load()-asked)
+		})
+	}
+}
