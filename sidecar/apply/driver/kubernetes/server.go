@@ -231,9 +231,10 @@ func (d *Driver) gone(p *core.Pod) {
 	}
 }
 
-// over reports that nothing of a Pod runs any more.
+// over reports that the server of a Pod has ended: another container of it may run on without end.
 func over(p *core.Pod) bool {
-	return p.Status.Phase == core.PodFailed || p.Status.Phase == core.PodSucceeded
+	return p.Status.Phase == core.PodFailed || p.Status.Phase == core.PodSucceeded ||
+		slices.ContainsFunc(p.Status.ContainerStatuses, func(c core.ContainerStatus) bool { return c.Name == serverContainer && c.State.Terminated != nil })
 }
 
 // ended says why.
