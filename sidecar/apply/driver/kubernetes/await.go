@@ -46,6 +46,9 @@ func (d *Driver) await(ctx context.Context, pod *core.Pod, spec driver.Spec) (*s
 		switch {
 		case p == nil || p.UID != pod.UID:
 			if time.Since(begin) > 10*time.Second {
+				if unread := d.cache.podsWatched.unread(); unread != "" {
+					return nil, fmt.Errorf("whether pod %s has started is not known: %s", pod.Name, unread)
+				}
 				return nil, fmt.Errorf("pod %s was deleted while it started", pod.Name)
 			}
 		case over(p):
@@ -73,7 +76,7 @@ func (d *Driver) await(ctx context.Context, pod *core.Pod, spec driver.Spec) (*s
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("pod %s did not start: %w; at the last look: %s", pod.Name, context.Cause(ctx), cmp.Or(complaint, last))
+			return nil, fmt.Errorf("pod %s did not start: %w; at the last look: %s", pod.Name, context.Cause(ctx), cmp.Or(d.cache.podsWatched.unread(), complaint, last))
 		case <-time.After(lookEvery):
 		}
 	}

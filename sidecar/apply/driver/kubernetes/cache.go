@@ -6,7 +6,6 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +13,7 @@ import (
 	core "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resource "k8s.io/api/resource/v1"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -36,33 +32,25 @@ type cache struct {
 	// standIns are the Pods that stand for GPUs.
 	standIns corelisters.PodNamespaceLister
 	watches  sync.WaitGroup
+	// podsWatched and nodesWatched say whether what is known of them is up to date.
+	podsWatched, nodesWatched *watched
 	// stirred: nodes, slices or claims are others than when it was last cleared.
 	stirred atomic.Bool
-	// silent is when the API server did not answer for nodes the last time; nil: it always did.
-	silent atomic.Pointer[time.Time]
 }
 
-func (c *cache) silentAt() time.Time {
-	if at := c.silent.Load(); at != nil {
-		return *at
-	}
-	return time.Time{}
-}
-
-// syncPatience bounds the first reading.
-const syncPatience = 30 * time.Second
+// silentAt is when the API server did not answer the last time.
+func (c *cache) silentAt() time.Time { return c.nodesWatched.silentAt() }
 
 // watch begins to keep a cache, and returns once it is complete. Seen and gone are called with Pods, one at a time; the watches end with life.
 func watch(ctx, life context.Context, o Options, seen, gone func(*core.Pod)) (*cache, error) {
 	c := &cache{release: o.Release}
-	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, LabelRelease+"="+o.Release, "")
-	heard := noted[*core.NodeList]{o.Client.CoreV1().Nodes(), func() {
-		now := time.Now()
-		c.silent.Store(&now)
-	}}
-	nodes := informer(o.Client, heard, &core.Node{}, "", "")
-	budgets := informer(o.Client, o.Client.PolicyV1().PodDisruptionBudgets(o.Namespace), &policyv1.PodDisruptionBudget{}, "", "metadata.name="+o.budgetName())
-	all := map[string]toolscache.SharedIndexInformer{"Pods": pods, "Nodes": nodes, "PodDisruptionBudgets": budgets}
+	pods := informer(o.Client, o.Logger, "Pods", o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, LabelRelease+"="+o.Release, "")
+	nodes := informer(o.Client, o.Logger, "Nodes", o.Client.CoreV1().Nodes(), &core.Node{}, "", "")
+	budgets := informer(o.Client, o.Logger, "PodDisruptionBudgets", o.Client.PolicyV1().PodDisruptionBudgets(o.Namespace), &policyv1.PodDisruptionBudget{}, "", "metadata.name="+o.budgetName())
+	standIns := informer(o.Client, o.Logger, "Pods that stand for GPUs", o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelWantedBy+"="+o.Release, "")
+	all := []*watched{pods, nodes, budgets, standIns}
+	c.podsWatched, c.nodesWatched = pods, nodes
+	c.standIns = corelisters.NewPodLister(standIns.GetIndexer()).Pods(o.Namespace)
 	c.budgets = budgets.GetStore()
 	c.pods, c.nodes = corelisters.NewPodLister(pods.GetIndexer()).Pods(o.Namespace), corelisters.NewNodeLister(nodes.GetIndexer())
 	c.byLabel = pods.GetIndexer()
@@ -84,14 +72,12 @@ func watch(ctx, life context.Context, o Options, seen, gone func(*core.Pod)) (*c
 	}
 	_, errNodes := nodes.AddEventHandler(stir)
 	errs := []error{errLabel, err, errNodes}
-	standIns := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelWantedBy+"="+o.Release, "")
-	all["Pods that stand for GPUs"], c.standIns = standIns, corelisters.NewPodLister(standIns.GetIndexer()).Pods(o.Namespace)
 	if o.DRA {
-		slices := informer(o.Client, o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
-		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(""), &resource.ResourceClaim{}, "", "")
-		all["ResourceSlices"], all["ResourceClaims"] = slices, claims
+		slices := informer(o.Client, o.Logger, "ResourceSlices", o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
+		claims := informer(o.Client, o.Logger, "ResourceClaims", o.Client.ResourceV1().ResourceClaims(""), &resource.ResourceClaim{}, "", "")
+		all = append(all, slices, claims)
 		c.slices, c.claims = resourcelisters.NewResourceSliceLister(slices.GetIndexer()), resourcelisters.NewResourceClaimLister(claims.GetIndexer())
-		for _, i := range []toolscache.SharedIndexInformer{slices, claims} {
+		for _, i := range []*watched{slices, claims} {
 			_, err := i.AddEventHandler(stir)
 			errs = append(errs, err)
 		}
@@ -107,53 +93,12 @@ func watch(ctx, life context.Context, o Options, seen, gone func(*core.Pod)) (*c
 	for _, i := range all {
 		c.watches.Go(func() { i.RunWithContext(life) })
 	}
-	for kind, i := range all {
-		if !toolscache.WaitFor(within, "", i.HasSyncedChecker()) {
-			return nil, fmt.Errorf("the cluster's %s could not be read within %s", kind, syncPatience)
+	for _, i := range all {
+		if err := i.synced(within); err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
-}
-
-// listing is a kind of objects of the cluster; L is a list of them.
-type listing[L runtime.Object] interface {
-	List(ctx context.Context, o meta.ListOptions) (L, error)
-	Watch(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error)
-}
-
-// informer reads the objects of a kind that two selectors choose, and watches them.
-func informer[L runtime.Object](client Client, kind listing[L], example runtime.Object, label, field string) toolscache.SharedIndexInformer {
-	chosen := func(o meta.ListOptions) meta.ListOptions {
-		o.LabelSelector, o.FieldSelector = label, field
-		return o
-	}
-	return toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
-			return answered(ctx, func() (L, error) { return kind.List(ctx, chosen(o)) })
-		},
-		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error) {
-			return answered(ctx, func() (apiwatch.Interface, error) { return kind.Watch(ctx, chosen(o)) })
-		},
-	}, client), example, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
-}
-
-// askAgain is the longest pause before an API server that did not answer is asked for objects again. client-go alone pauses for up to a minute by and by: a conch that
-// leads after an outage would not know the Pods for as long.
-const askAgain = 2 * time.Second
-
-// answered asks until the API server has answered, whatever it says, or ctx ends.
-func answered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
-	for pause := askAgain / 8; ; pause = min(2*pause, askAgain) {
-		answer, err := ask()
-		if !unanswered(err) {
-			return answer, err
-		}
-		select {
-		case <-ctx.Done():
-			return answer, err
-		case <-time.After(pause):
-		}
-	}
 }
 
 // close waits until the watches have ended.

@@ -4,6 +4,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -46,7 +47,8 @@ func (d *Driver) CatchUp(ctx context.Context) error {
 			select {
 			case <-look.C:
 			case <-ctx.Done():
-				return fmt.Errorf("the Pods of release %s: what is known of them is behind what the API server has, since %s: %w", d.b.Release, syncPatience, context.Cause(ctx))
+				behind := cmp.Or(d.cache.podsWatched.unread(), "what is known of them is behind what the API server has, since "+syncPatience.String())
+				return fmt.Errorf("the Pods of release %s: %s: %w", d.b.Release, behind, context.Cause(ctx))
 			}
 		}
 	}

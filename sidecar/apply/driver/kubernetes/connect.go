@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/go-logr/logr"
@@ -94,11 +95,11 @@ func (c Connection) OwnedBy(ctx context.Context, name string) (*meta.OwnerRefere
 
 // WatchConfigMap is what calls seen with a ConfigMap of the namespace, as it is when watch begins and whenever it is another, until life ends. The caller runs
 // it, and may not change what it sees: an empty ConfigMap where there is none any more.
-func (c Connection) WatchConfigMap(ctx context.Context, name string, seen func(*core.ConfigMap)) (watch func(life context.Context), err error) {
+func (c Connection) WatchConfigMap(ctx context.Context, log *slog.Logger, name string, seen func(*core.ConfigMap)) (watch func(life context.Context), err error) {
 	if err := c.permitted(ctx, toFollowState()); err != nil {
 		return nil, err
 	}
-	all := informer(c.Client, c.Client.CoreV1().ConfigMaps(c.Namespace), &core.ConfigMap{}, "", "metadata.name="+name)
+	all := informer(c.Client, log, "ConfigMaps", c.Client.CoreV1().ConfigMaps(c.Namespace), &core.ConfigMap{}, "", "metadata.name="+name)
 	see := func(object any) {
 		if m, is := object.(*core.ConfigMap); is && m.Name == name {
 			seen(m)

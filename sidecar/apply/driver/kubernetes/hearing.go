@@ -4,14 +4,10 @@
 package kubernetes
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	core "k8s.io/api/core/v1"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
 // Times of nodes that are not ready.
@@ -125,30 +121,6 @@ func readySince(n *core.Node) time.Time {
 		}
 	}
 	return time.Time{}
-}
-
-// noted has a time noted whenever the API server does not answer.
-type noted[L runtime.Object] struct {
-	listing[L]
-	silent func()
-}
-
-// List implements listing.
-func (n noted[L]) List(ctx context.Context, o meta.ListOptions) (L, error) {
-	all, err := n.listing.List(ctx, o)
-	if unanswered(err) {
-		n.silent()
-	}
-	return all, err
-}
-
-// Watch implements listing.
-func (n noted[L]) Watch(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error) {
-	w, err := n.listing.Watch(ctx, o)
-	if unanswered(err) {
-		n.silent()
-	}
-	return w, err
 }
 
 // withGPUs are the nodes of a world that have some.

@@ -202,7 +202,7 @@ func (l *Lease) age() time.Duration {
 // follow watches the lease until this conch leads, so that nobody need ask for it again and again.
 func (l *Lease) follow(life context.Context) error {
 	name := l.name()
-	leases := informer(l.o.Client, l.o.Client.CoordinationV1().Leases(l.o.Namespace), &coordination.Lease{}, "", "metadata.name="+name)
+	leases := informer(l.o.Client, l.o.Logger, "Leases", l.o.Client.CoordinationV1().Leases(l.o.Namespace), &coordination.Lease{}, "", "metadata.name="+name)
 	see := func(object any) {
 		if seen, is := object.(*coordination.Lease); is && seen.Name == name {
 			l.watching.Lock()

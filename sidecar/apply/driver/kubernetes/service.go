@@ -64,21 +64,21 @@ func FollowService(ctx context.Context, o ServiceOptions) (*Service, error) {
 	}
 	life, stop := context.WithCancel(context.Background())
 	s := &Service{changed: o.Changed, stop: stop}
-	informer := informer(o.Client, o.Client.DiscoveryV1().EndpointSlices(o.Namespace), &discovery.EndpointSlice{}, selector, "")
-	s.slices = discoverylisters.NewEndpointSliceLister(informer.GetIndexer()).EndpointSlices(o.Namespace)
-	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	slices := informer(o.Client, o.Logger, "EndpointSlices", o.Client.DiscoveryV1().EndpointSlices(o.Namespace), &discovery.EndpointSlice{}, selector, "")
+	s.slices = discoverylisters.NewEndpointSliceLister(slices.GetIndexer()).EndpointSlices(o.Namespace)
+	_, err := slices.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { s.look() }, UpdateFunc: func(any, any) { s.look() }, DeleteFunc: func(any) { s.look() },
 	})
 	if err != nil {
 		stop()
 		return refused(err)
 	}
-	s.ended.Go(func() { informer.RunWithContext(life) })
+	s.ended.Go(func() { slices.RunWithContext(life) })
 	within, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
-	if !toolscache.WaitFor(within, "", informer.HasSyncedChecker()) {
+	if err := slices.synced(within); err != nil {
 		s.Close()
-		return refused(fmt.Errorf("the cluster's EndpointSlices could not be read within %s", syncPatience))
+		return refused(err)
 	}
 	s.look()
 	s.mu.Lock()

@@ -43,7 +43,7 @@ func Follow(ctx context.Context, o Options) (*Store, error) {
 		s.flush(s.life)
 	})
 	heads := make(chan *core.ConfigMap, 1)
-	watch, err := o.WatchConfigMap(ctx, s.headName(), func(head *core.ConfigMap) {
+	watch, err := o.WatchConfigMap(ctx, o.Logger, s.headName(), func(head *core.ConfigMap) {
 		select {
 		case <-heads: // it is not the latest any more
 		default:
