@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // becomes changes the status of a Pod.
@@ -31,6 +32,15 @@ func TestWhyAServerDied(t *testing.T) {
 			s.ContainerStatuses[0].State = killed(137, "OOMKilled")
 			s.ContainerStatuses = append(s.ContainerStatuses, core.ContainerStatus{Name: "beside", State: core.ContainerState{Running: &core.ContainerStateRunning{}}})
 		}, "tritonserver in pod conch-p-1 ended with exit status 137 (OOMKilled)"},
+		"its node has no memory left": {func(s *core.PodStatus) {
+			s.Phase, s.Reason, s.Message = core.PodFailed, "Evicted", "The node was low on resource: memory."
+			s.ContainerStatuses[0].State = killed(137, "Error")
+		}, "pod conch-p-1 has ended: Evicted: The node was low on resource: memory."},
+		"its node shuts down": {func(s *core.PodStatus) {
+			s.Phase, s.Reason = core.PodSucceeded, "Terminated"
+			s.Conditions = append(s.Conditions, core.PodCondition{Type: core.DisruptionTarget, Status: core.ConditionTrue, Reason: "TerminationByKubelet", Message: "Pod was terminated in response to imminent node shutdown."})
+			s.ContainerStatuses[0].State = killed(0, "Completed")
+		}, "pod conch-p-1 was evicted: Pod was terminated in response to imminent node shutdown."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, node("node-1"), slice("node-1"))
@@ -43,4 +53,22 @@ func TestWhyAServerDied(t *testing.T) {
 			eventually(t, "the dead Pod goes", func() bool { return len(c.names()) == 0 })
 		})
 	}
+}
+
+// A Pod that is evicted has its reason while it goes, and after that.
+func TestWhyAPodWasEvicted(t *testing.T) {
+	c := newCluster(t, node("node-1"), slice("node-1"))
+	leaving := make(chan string, 1)
+	o := options(c)
+	o.Leaving = func(_, reason string) { leaving <- reason }
+	d := open(t, o)
+	s, err := d.Start(t.Context(), part(t, d, "p", 100))
+	require.NoError(t, err)
+	c.becomes("conch-p-1", func(s *core.PodStatus) {
+		s.Conditions = append(s.Conditions, core.PodCondition{Type: core.DisruptionTarget, Status: core.ConditionTrue, Reason: "PreemptionByScheduler", Message: "preempting to accommodate a higher priority pod"})
+	})
+	require.NoError(t, c.CoreV1().Pods(namespace).Delete(t.Context(), "conch-p-1", meta.DeleteOptions{}))
+	require.Equal(t, "pod conch-p-1 is evicted: preempting to accommodate a higher priority pod", <-leaving)
+	<-s.Done()
+	require.Equal(t, "pod conch-p-1 was evicted: preempting to accommodate a higher priority pod", s.Death())
 }

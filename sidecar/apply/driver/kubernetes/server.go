@@ -227,7 +227,7 @@ func (d *Driver) gone(p *core.Pod) {
 	delete(d.condemned, p.UID)
 	d.mu.Unlock()
 	if s != nil {
-		s.die("pod " + p.Name + " was deleted")
+		s.die(cmp.Or(eviction(p, "was"), "pod "+p.Name+" was deleted"))
 	}
 }
 
@@ -237,8 +237,14 @@ func over(p *core.Pod) bool {
 		slices.ContainsFunc(p.Status.ContainerStatuses, func(c core.ContainerStatus) bool { return c.Name == serverContainer && c.State.Terminated != nil })
 }
 
-// ended says why.
+// ended says why. What the cluster did to the Pod explains how its server ended, and not the other way round.
 func ended(p *core.Pod) string {
+	if why := eviction(p, "was"); why != "" {
+		return why
+	}
+	if s := p.Status; s.Reason != "" {
+		return fmt.Sprintf("pod %s has ended: %s", p.Name, strings.TrimSuffix(s.Reason+": "+s.Message, ": "))
+	}
 	for _, c := range p.Status.ContainerStatuses {
 		t := c.State.Terminated
 		if c.Name != serverContainer || t == nil {
@@ -258,15 +264,20 @@ func ended(p *core.Pod) string {
 		}
 		return text
 	}
-	return fmt.Sprintf("pod %s has ended: %s", p.Name, cmp.Or(p.Status.Message, p.Status.Reason, string(p.Status.Phase)))
+	return fmt.Sprintf("pod %s has ended: %s", p.Name, cmp.Or(p.Status.Message, string(p.Status.Phase)))
 }
 
 // evicted says who deletes a Pod.
 func evicted(p *core.Pod) string {
+	return cmp.Or(eviction(p, "is"), "pod "+p.Name+" is being deleted, not by conch")
+}
+
+// eviction says that a Pod is evicted, or was, and why; empty where it is not.
+func eviction(p *core.Pod, is string) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == core.DisruptionTarget && c.Status == core.ConditionTrue {
-			return fmt.Sprintf("pod %s is evicted: %s", p.Name, cmp.Or(c.Message, c.Reason))
+			return fmt.Sprintf("pod %s %s evicted: %s", p.Name, is, cmp.Or(c.Message, c.Reason))
 		}
 	}
-	return "pod " + p.Name + " is being deleted, not by conch"
+	return ""
 }
