@@ -244,7 +244,7 @@ func (d *Driver) noteModels(ctx context.Context) {
 			return
 		}
 		err := d.describe(ctx, s.name, map[string]any{"metadata": map[string]any{"annotations": map[string]string{annotationModels: *has}}})
-		if err != nil && (!refusal(err) || apierrors.IsTooManyRequests(err)) {
+		if err != nil && (!refusal(err) || apierrors.IsTooManyRequests(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
 			d.b.Logger.Debug("the models of a Pod could not be noted; it is tried again", "pod", s.name, "error", err)
 			return
 		}

@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// A Pod says which models its server has: one request for a change, asked again only where the API server did not answer, and none at rest or by the next conch.
+// A Pod says which models its server has: one request for a change, asked again only where the API server did not answer or permit it, and none at rest or by the next conch.
 func TestAPodSaysWhichModelsItsServerHas(t *testing.T) {
 	c := newCluster(t, node("node-1"), slice("node-1"))
 	var requests atomic.Int64
@@ -51,7 +52,7 @@ func TestAPodSaysWhichModelsItsServerHas(t *testing.T) {
 	require.True(t, answering(c.pod("conch-p-1")), "what else it says stays")
 	require.Equal(t, "100% of node-1.gpu-0", c.pod("conch-p-1").Annotations["conch.io/share"])
 
-	for _, err := range []*apierrors.StatusError{apierrors.NewInternalError(errors.New("no leader")), apierrors.NewTooManyRequests("busy", 1)} {
+	for _, err := range []*apierrors.StatusError{apierrors.NewInternalError(errors.New("no leader")), apierrors.NewTooManyRequests("busy", 1), apierrors.NewForbidden(core.Resource("pods/status"), "conch-p-1", errors.New("no role"))} {
 		before := requests.Load()
 		trouble.Store(err)
 		require.NoError(t, s.Unload(t.Context(), "m"))
