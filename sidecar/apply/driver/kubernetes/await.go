@@ -88,14 +88,19 @@ func runs(p *core.Pod) bool {
 
 // waiting says what a Pod waits for, and whether that is in vain.
 func waiting(p *core.Pod, since time.Duration) (text string, final bool) {
+	unready := "" // which init containers have not ended yet
 	for _, c := range p.Status.Conditions {
-		if c.Type == core.PodScheduled && c.Status == core.ConditionFalse {
+		switch {
+		case c.Status != core.ConditionFalse:
+		case c.Type == core.PodScheduled:
 			return fmt.Sprintf("pod %s has no place: %s", p.Name, cmp.Or(c.Message, c.Reason)), since > unplaced
+		case c.Type == core.PodInitialized:
+			unready = c.Message
 		}
 	}
-	for _, c := range p.Status.ContainerStatuses {
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := c.State.Waiting; w != nil {
-			text = fmt.Sprintf("pod %s, container %s: %s: %s", p.Name, c.Name, w.Reason, w.Message)
+			text = fmt.Sprintf("pod %s, container %s: %s: %s", p.Name, c.Name, w.Reason, cmp.Or(w.Message, unready))
 			return text, slices.Contains([]string{"ErrImageNeverPull", "InvalidImageName", "ImagePullBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}, w.Reason)
 		}
 	}

@@ -5,10 +5,13 @@ package kubernetes_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/conch-serving/conch/internal/bubble"
 )
 
 // becomes changes the status of a Pod.
@@ -51,6 +54,46 @@ func TestWhyAServerDied(t *testing.T) {
 			eventually(t, "the server is dead", func() bool { return s.Death() != "" })
 			require.Equal(t, of.want, s.Death())
 			eventually(t, "the dead Pod goes", func() bool { return len(c.names()) == 0 })
+		})
+	}
+}
+
+// A start that an init container of the template holds up, or ends, names it.
+func TestWhyAServerDidNotStart(t *testing.T) {
+	waits := core.ContainerStatus{Name: "server", State: core.ContainerState{Waiting: &core.ContainerStateWaiting{Reason: "PodInitializing"}}}
+	for name, of := range map[string]struct {
+		becomes func(*core.PodStatus)
+		want    string
+	}{
+		"it fails": {func(s *core.PodStatus) {
+			s.Phase = core.PodFailed
+			s.InitContainerStatuses = []core.ContainerStatus{{Name: "link", State: killed(0, "Completed")}, {Name: "fetch", State: killed(3, "Error")}}
+		}, "init container fetch in pod conch-p-1 ended with exit status 3"},
+		"it has no image": {func(s *core.PodStatus) {
+			s.InitContainerStatuses = []core.ContainerStatus{{Name: "fetch", State: core.ContainerState{Waiting: &core.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
+		}, "pod conch-p-1, container fetch: ImagePullBackOff: no such image"},
+		"it does not end": {func(s *core.PodStatus) {
+			s.Conditions = append(s.Conditions, core.PodCondition{Type: core.PodInitialized, Status: core.ConditionFalse, Message: "containers with incomplete status: [fetch]"})
+			s.InitContainerStatuses = []core.ContainerStatus{{Name: "fetch", State: core.ContainerState{Running: &core.ContainerStateRunning{}}}}
+		}, "at the last look: pod conch-p-1, container server: PodInitializing: containers with incomplete status: [fetch]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				c := newCluster(t, node("node-1"), slice("node-1"))
+				c.silent = true
+				d := open(t, options(c))
+				failed := make(chan error, 1)
+				go func() {
+					_, err := d.Start(t.Context(), part(t, d, "p", 100))
+					failed <- err
+				}()
+				time.Sleep(time.Second)
+				c.becomes("conch-p-1", func(s *core.PodStatus) {
+					s.ContainerStatuses = []core.ContainerStatus{waits}
+					of.becomes(s)
+				})
+				require.ErrorContains(t, <-failed, of.want)
+			})
 		})
 	}
 }

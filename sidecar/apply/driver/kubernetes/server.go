@@ -246,25 +246,35 @@ func ended(p *core.Pod) string {
 		return fmt.Sprintf("pod %s has ended: %s", p.Name, strings.TrimSuffix(s.Reason+": "+s.Message, ": "))
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		t := c.State.Terminated
-		if c.Name != serverContainer || t == nil {
-			continue
-		}
-		text := fmt.Sprintf("tritonserver in pod %s ended with exit status %d", p.Name, t.ExitCode)
-		switch {
+		switch t := c.State.Terminated; {
+		case c.Name != serverContainer || t == nil:
 		case t.Reason == "StartError" || t.Reason == "ContainerCannotRun":
 			return fmt.Sprintf("image %s has no tritonserver that can be started: %s; name an image that has one with driver.kubernetes.image, or its path with driver.tritonserver", c.Image, t.Message)
-		case t.Signal != 0:
-			text = fmt.Sprintf("tritonserver in pod %s was ended by signal %d", p.Name, t.Signal)
-		case t.Reason != "" && t.Reason != "Error" && t.Reason != "Completed":
-			text += " (" + t.Reason + ")"
+		default:
+			return exited("tritonserver", p, t)
 		}
-		if t.Message != "" {
-			text += ": " + t.Message
+	}
+	for _, c := range p.Status.InitContainerStatuses {
+		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+			return exited("init container "+c.Name, p, t)
 		}
-		return text
 	}
 	return fmt.Sprintf("pod %s has ended: %s", p.Name, cmp.Or(p.Status.Message, string(p.Status.Phase)))
+}
+
+// exited says how a container ended.
+func exited(what string, p *core.Pod, t *core.ContainerStateTerminated) string {
+	text := fmt.Sprintf("%s in pod %s ended with exit status %d", what, p.Name, t.ExitCode)
+	switch {
+	case t.Signal != 0:
+		text = fmt.Sprintf("%s in pod %s was ended by signal %d", what, p.Name, t.Signal)
+	case t.Reason != "" && t.Reason != "Error" && t.Reason != "Completed":
+		text += " (" + t.Reason + ")"
+	}
+	if t.Message != "" {
+		text += ": " + t.Message
+	}
+	return text
 }
 
 // evicted says who deletes a Pod.
