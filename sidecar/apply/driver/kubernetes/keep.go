@@ -190,6 +190,9 @@ func (d *Driver) bury(ctx context.Context) {
 	maps.DeleteFunc(d.made, func(name string, since time.Time) bool { return !named[name] && forgotten(since) })
 	d.mu.Unlock()
 	for _, p := range pods {
+		if p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0 {
+			continue // the API server has removed it but for what a finalizer of others waits for
+		}
 		d.mu.Lock()
 		_, condemned := d.condemned[p.UID]
 		_, doubtful := d.doubtful[p.Name]

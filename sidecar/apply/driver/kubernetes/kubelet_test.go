@@ -73,11 +73,12 @@ func newCluster(t *testing.T, objects ...runtime.Object) *testCluster {
 			return true, nil, err
 		}
 		p := o.(*core.Pod).DeepCopy()
-		if d.DeleteOptions.GracePeriodSeconds != nil && *d.DeleteOptions.GracePeriodSeconds == 0 || p.Status.Phase == core.PodPending {
+		grace := d.DeleteOptions.GracePeriodSeconds
+		if len(p.Finalizers) == 0 && (grace != nil && *grace == 0 || p.Status.Phase == core.PodPending) {
 			return false, nil, nil
 		}
 		now := meta.Now()
-		p.DeletionTimestamp = &now
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, grace
 		return true, nil, c.Tracker().Update(pods, p, namespace)
 	})
 	watched, err := c.CoreV1().Pods(namespace).Watch(context.Background(), meta.ListOptions{})
@@ -117,7 +118,9 @@ func (c *testCluster) kubelet(what watch.EventType, p *core.Pod) {
 			_ = s.Shutdown(within)
 			_ = s.Close()
 		}
-		_ = c.Tracker().Delete(pods, namespace, p.Name)
+		if len(p.Finalizers) == 0 {
+			_ = c.Tracker().Delete(pods, namespace, p.Name)
+		}
 	case what == watch.Added && !silent:
 		c.run(p)
 	}

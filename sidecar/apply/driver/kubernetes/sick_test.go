@@ -261,3 +261,24 @@ func TestStandInsGoWithTheSetting(t *testing.T) {
 		require.NoError(t, d.Close())
 	})
 }
+
+// A dead Pod that a finalizer of others keeps is deleted once.
+func TestAPodThatOthersKeep(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		dead := ofRelease("p-1", "1", "7")
+		dead.Finalizers, dead.Status.Phase = []string{"example.com/keep"}, core.PodFailed
+		c := newCluster(t, node("node-1"), slice("node-1"))
+		c.silent = true
+		require.NoError(t, c.Tracker().Add(dead))
+		open(t, options(c))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"p-1"}, c.names())
+		deleted := 0
+		for _, a := range c.Actions() {
+			if a.Matches("delete", "pods") {
+				deleted++
+			}
+		}
+		require.Equal(t, 1, deleted)
+	})
+}
