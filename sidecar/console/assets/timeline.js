@@ -23,8 +23,9 @@ export function Timeline({ stream }) {
   const until = paused?.at ?? stream.now / 1000;
   const { executions, events, complete } = paused ?? stream;
   const all = executions.filter((e) => e.end > until - kept);
-  // Of more executions than are kept, the last are there, which are those of a shorter time.
-  const covered = complete ? kept : Math.max(1, Math.min(kept, until - executions[0].end)), time = plural(Math.round(covered), 'second');
+  // Of more executions than are kept, the last are there, which are those of a shorter time. So are those of a conch that has just begun.
+  const began = events.findLast((e) => e.kind === 'started');
+  const covered = Math.max(1, Math.min(kept, complete ? kept : until - executions[0].end, began ? until - Date.parse(began.time) / 1000 : kept)), time = plural(Math.round(covered), 'second');
   const happened = events.filter((e) => marks.includes(e.kind) && Date.parse(e.time) / 1000 > until - kept);
   const names = new Set(stream.partitions.keys());
   for (const e of all) names.add(e.partition);
