@@ -84,7 +84,8 @@ func TestClicksAndKeys(t *testing.T) {
 
 	b.screen("models")
 	b.click("tbody button.link", "VGG16")
-	b.sees("How long a batch takes", "observed")
+	b.sees("How long a batch takes", "observed, ") // with how many executions
+	require.Contains(t, js[string](b, `document.querySelector('dialog .u-legend').innerText`), "observed", "the legend names every line")
 	b.settled()
 	b.picture("model")
 	b.accessible("a model")
