@@ -105,16 +105,17 @@ func (r *rig) kubectl(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// giveRole makes an account that may do what the role in docs/kubernetes.md says, and nothing else; conch works as that.
+// giveRole makes accounts that may do what the two roles in docs/kubernetes.md say, and nothing else; conch works as the one, and attaches as the other.
 func (r *rig) giveRole(root string) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "kubernetes.md"))
 	must(r.t, err)
-	for _, before := range []string{"\n## The role\n\n", "Conch needs to read EndpointSlices, and nothing else:\n\n"} {
-		_, role, found := strings.Cut(string(page), before)
-		if !found {
-			r.t.Fatalf("docs/kubernetes.md does not say %q", before)
-		}
-		r.apply(printed(role))
+	const begin = "    apiVersion: rbac.authorization.k8s.io/v1\n"
+	roles := strings.Split(string(page), "\n\n"+begin)[1:]
+	if len(roles) != 2 {
+		r.t.Fatalf("docs/kubernetes.md has %d roles, and not 2: conch's, and that of one that attaches", len(roles))
+	}
+	for _, role := range roles {
+		r.apply(printed(begin + role))
 	}
 	r.kubectl("create", "serviceaccount", "-n", namespaceOfTests, "conch")
 	r.kubectl("create", "rolebinding", "-n", namespaceOfTests, "conch", "--role=conch", "--serviceaccount="+namespaceOfTests+":conch")
