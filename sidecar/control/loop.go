@@ -232,6 +232,7 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Appli
 	if o.try != nil {
 		name = o.try.Name
 	}
+	state := !o.dry && o.planner == nil // a plan of an operator's file is asked for once
 	if errors.As(err, &violations) {
 		p.Violations = violations
 		if p.Plan == nil {
@@ -242,7 +243,7 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Appli
 		}
 		c.metrics.Planned(name, "rejected", p.Duration)
 		message := fmt.Sprintf("the plan of policy %s was rejected, %s serves on: %s", name, c.servingName(), violations.Error())
-		if !o.dry {
+		if state {
 			c.withhold(events.PlanRejected, name, message)
 		}
 		if !o.dry && c.news(&c.failure, violations.Error()) {
@@ -255,7 +256,7 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Appli
 	}
 	c.metrics.Planned(name, "failed", p.Duration)
 	message := fmt.Sprintf("policy %s gave no plan, %s serves on: %v", name, c.servingName(), err)
-	if !o.dry {
+	if state {
 		c.withhold(events.PlanFailed, name, message)
 	}
 	if !o.dry && c.news(&c.failure, err.Error()) {

@@ -120,6 +120,26 @@ func TestWhatIsHeldBackIsShownAsLongAsItIs(t *testing.T) {
 	}
 }
 
+// TestNothingIsHeldBackThatNobodyAsksFor: a plan is pinned, after which the policy is not asked; and an operator's file that is refused is no state.
+func TestNothingIsHeldBackThatNobodyAsksFor(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := newRigEvaluated(t, goodput{2: 100, 1: 50})
+		stop := r.start()
+		defer stop()
+		_, err := r.Apply(t.Context(), filed(edited(r.file(), `"gpu1"`, `"gpu0"`)))
+		require.ErrorContains(t, err, "gpu0")
+		require.Nil(t, r.Held())
+
+		r.load(20*time.Second, 5, 0, .1)
+		r.policies.set(withoutA)
+		r.load(100*time.Second, 5, 0, .1)
+		require.NotNil(t, r.Held())
+		_, err = r.Pin(t.Context(), api.PinRequest{})
+		require.NoError(t, err)
+		require.Nil(t, r.Held())
+	})
+}
+
 // TestALittleBetterEverySecondIsAppliedOnce: a policy answers another plan each time, each a little better than the last. Only the first change is
 // applied; the others are held.
 func TestALittleBetterEverySecondIsAppliedOnce(t *testing.T) {
