@@ -46,7 +46,6 @@ type attempt struct {
 	shared   bool                     // something ran outside the queue when it started
 	wasAlone uint64                   // Lease.Alone when it started
 	passed   bool                     // it runs outside the queue
-	beside   int                      // how many ran at its partition outside the queue, it among them, when it started or when it ended; 0 in the queue
 	then     func(*wire.Turn, result) // of one outside the queue: takes what it came to
 
 	joined    *batch.Request // that is sent
@@ -236,10 +235,7 @@ func (d *Dispatcher) received(t *wire.Turn, a *attempt, got *forward.Answer, err
 	a.span.End(a.ended, outcome)
 	d.observe(a, outcome)
 	if err == nil {
-		if a.passed {
-			a.beside = max(a.beside, a.lease.Outside())
-		}
-		a.model.took(a.ended.Sub(a.started), a.beside)
+		a.model.took(a.ended.Sub(a.started), a.lease.Beside())
 	}
 	r := result{ending: endingOf(err, a.model.name), err: err, meta: got}
 	if r.ending == answeredAll || r.ending == failed {

@@ -25,8 +25,9 @@ const (
 	brief = 10 * time.Millisecond
 )
 
-// took notes how long an execution has taken that was one of so many at its server. Those outside the queue wait for each other there, and each is taken to
-// have lasted its part of the time: else 64 callers of a model of 0.2 ms would seem to be callers of one of 13 ms.
+// took notes how long an execution has taken, which was the last of so many of its model at its server when it began. Those outside the queue wait there for what
+// came before, and each is taken to have lasted its part of the time: else 64 callers of a model of 0.2 ms would seem to be callers of one of 13 ms. What
+// came after it, and other models, tell nothing of it: a model of 100 ms beside 64 callers of others is not one of 1.5 ms.
 func (m *model) took(d time.Duration, of int) { m.lately.Store(int64(d) / int64(max(1, of))) }
 
 // tookAtMost reports whether executions take so long at most, as far as is known from the last one.

@@ -86,6 +86,7 @@ type ported struct {
 	seen    *recorder
 	parts   []*triton
 	ports   []*port
+	routes  *router.Table
 	address string
 }
 
@@ -108,6 +109,7 @@ func newPorted(t *testing.T, n int, o dispatch.Options, change func(*router.Mode
 		p.ports = append(p.ports, newPort(t))
 		routes.Partitions[i].Endpoint.HTTP = p.ports[i].address()
 	}
+	p.routes = routes
 	p.d, p.seen = newDispatcher(t, o, routes)
 	_, p.address = fronts(t, p.d, routes)
 	return p
@@ -385,35 +387,65 @@ func TestErrorsByHTTPAreThoseByGRPC(t *testing.T) {
 	}
 }
 
-// TestRequestsThatWaitForEachOtherAreBrief: what is passed through waits in the server for what else is passed through, and the execution itself may be brief.
+// TestRequestsThatWaitForEachOtherAreBrief: what is passed through waits in the server for what of its model came before, and the execution itself may be
+// brief. What comes after it, and other models, say nothing of how long it takes.
 func TestRequestsThatWaitForEachOtherAreBrief(t *testing.T) {
-	for name, c := range map[string]struct{ callers, byHTTP int }{"one that lasts long": {1, 0}, "eight at once": {8, 1}} {
+	for name, c := range map[string]struct {
+		others, callers, ended int
+		each                   time.Duration
+		byHTTP                 int
+	}{
+		"one that lasts long":                          {0, 1, 1, 40 * time.Minute, 0},
+		"eight at once":                                {0, 8, 8, 5 * time.Minute, 1},
+		"eight at once, each of which lasts long":      {0, 8, 1, 40 * time.Minute, 0},
+		"one that lasts long, beside eight of another": {8, 1, 1, 40 * time.Minute, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
 			now := newMovableClock()
 			p := newPorted(t, 1, dispatch.Options{Clock: now, Brief: 10 * time.Minute}, func(m *router.Model) { m.Batchable, m.PassThroughReason = false, "a test" })
+			both := *p.routes
+			both.Revision, both.Models = 2, map[string]*router.Model{"m": p.routes.Models["m"]}
+			other := *p.routes.Models["m"]
+			other.Name = "other"
+			both.Models["other"] = &other
+			require.NoError(t, p.d.Swap(t.Context(), &both))
 			p.warm(t)
-			server, port, hold, started := p.parts[0], p.ports[0], make(chan struct{}), make(chan string, c.callers)
-			server.set(func() { server.hold, server.started = hold, started })
-			port.do(func(w http.ResponseWriter, _ *http.Request) {
-				started <- "over HTTP"
-				<-hold
-				_, _ = io.WriteString(w, jsonAnswer)
-			})
-			var running sync.WaitGroup
-			for range c.callers {
-				running.Go(func() { _, _ = p.post(t, asJSON) })
-			}
-			for range c.callers {
+			server, port, started := p.parts[0], p.ports[0], make(chan string, 1)
+			begin := func(model string) (end func()) {
+				hold, answered := make(chan struct{}), make(chan struct{})
+				server.set(func() { server.hold, server.started = hold, started })
+				port.do(func(w http.ResponseWriter, _ *http.Request) {
+					started <- "over HTTP"
+					<-hold
+					_, _ = io.WriteString(w, jsonAnswer)
+				})
+				go func() {
+					defer close(answered)
+					_, _ = postTo(t, http.DefaultClient, "http://"+p.address+"/v2/models/"+model+"/infer", asJSON)
+				}()
 				<-started
+				return func() { close(hold); <-answered }
 			}
-			now.move(40 * time.Minute)
-			close(hold)
-			running.Wait()
+			var ends []func()
+			for range c.others {
+				defer begin("other")()
+			}
+			for range c.callers {
+				ends = append(ends, begin("m"))
+			}
+			for _, end := range ends[:c.ended] {
+				now.move(c.each)
+				end()
+			}
+			server.set(func() { server.hold, server.started = nil, nil })
 			port.do(nil)
 			asked := port.asked.Load()
 			code, _ := p.post(t, asJSON)
 			require.Equal(t, 200, code)
 			require.EqualValues(t, c.byHTTP, port.asked.Load()-asked)
+			for _, end := range ends[c.ended:] {
+				end()
+			}
 		})
 	}
 }

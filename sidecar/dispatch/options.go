@@ -68,8 +68,8 @@ type Options struct {
 	Hung func(partition string, cause error)
 	// Swapped is called after a route table came into force, with how long no request could be queued meanwhile. It must not block. It may be nil.
 	Swapped func(held time.Duration)
-	// Brief is how long the executions of a model may take whose requests over HTTP go on to a server's HTTP port, if they run alone. Of
-	// executions outside the queue that run at a server at once, each has its part of the time. Zero means 10 milliseconds.
+	// Brief is how long the executions of a model may take whose requests over HTTP go on to a server's HTTP port, if they run alone. Outside the
+	// queue an execution has its part of the time that it and those of its model took that were at the server before. Zero means 10 milliseconds.
 	Brief time.Duration
 	// Forward is how partitions are connected to.
 	Forward forward.Options

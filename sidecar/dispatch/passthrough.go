@@ -118,7 +118,7 @@ func (d *Dispatcher) onto(c *call, lease router.Lease) (answer, step) {
 // newOutside makes an attempt outside the queue, or an answer with an error, where the place does not have what the request asks for.
 func (d *Dispatcher) newOutside(c *call, lease router.Lease) (a *attempt, refused answer) {
 	c.member = lease.Membership()
-	a = &attempt{model: c.model, partition: lease.Partition(), lease: lease, calls: []*call{c}, rows: c.rows, passed: true, beside: lease.Outside(), started: d.clock.Now()}
+	a = &attempt{model: c.model, partition: lease.Partition(), lease: lease, calls: []*call{c}, rows: c.rows, passed: true, started: d.clock.Now()}
 	if c.member != nil {
 		if c.req.Version != "" && c.req.Version != c.member.Version {
 			err := status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", c.req.Model, c.req.Version)

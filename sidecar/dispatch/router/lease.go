@@ -23,6 +23,7 @@ type Lease struct {
 	group  *place // of the merge group that the model runs in; nil: it runs in itself
 	member *batch.Membership
 	use    use
+	beside int
 }
 
 // use is what a lease is for.
@@ -184,6 +185,10 @@ func (r *Router) lease(p *Partition, l *place, of use, now time.Time) Lease {
 	p.begun++
 	if of == forCall {
 		p.outside++
+		if l != nil {
+			l.outside++
+			lease.beside = l.outside
+		}
 	}
 	if l != nil {
 		p.works(now)
@@ -202,6 +207,9 @@ func (l Lease) Release() {
 	switch l.use {
 	case forCall:
 		p.outside--
+		if l.l != nil {
+			l.l.outside--
+		}
 	case forSteps:
 		p.holds--
 	}
@@ -254,6 +262,9 @@ func (l Lease) Outside() int {
 	defer l.r.mu.Unlock()
 	return l.p.outside
 }
+
+// Beside returns how many leases for the model on the partition were not taken for the queue when this one was granted, it among them; 0 for one of the queue.
+func (l Lease) Beside() int { return l.beside }
 
 // drain is one call of Drained: it waits until its partitions or places are idle.
 type drain struct {

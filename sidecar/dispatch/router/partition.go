@@ -60,6 +60,7 @@ type place struct {
 	model     string
 	current   bool // the table in force has it
 	leases    int
+	outside   int // of leases, not taken for the queue
 	attached  any
 	drains    []*drain // calls that wait until there are no leases
 	// member and group are set if the model runs as rows of a merge group: group is that group's place on the partition. Nil: it runs in itself.
