@@ -101,10 +101,18 @@ func TestChart(t *testing.T) {
 			require.Equal(t, rules, kinds["PrometheusRule"]["spec"])
 		})
 	}
-	// A tag may be a number to helm.
-	out, err := render(t, "image.tag=1")
-	require.NoError(t, err)
-	require.Contains(t, string(out), `image: "conch:1"`)
+	// A tag may be a number to helm; of one with a fraction it does not have all digits.
+	for tag, want := range map[string]string{"20260101": "20260101", `"24.10"`: "24.10", "24.10": ""} {
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		require.NoError(t, os.WriteFile(file, []byte("image: {tag: "+tag+"}\n"), 0o600))
+		out, err := render(t, "--values="+file)
+		if want == "" {
+			require.Error(t, err)
+			continue
+		}
+		require.NoError(t, err)
+		require.Contains(t, string(out), `image: "conch:`+want+`"`)
+	}
 	// Where replicas cannot reach each other, one serves, and nothing waits for the other to be ready.
 	for _, alone := range [][]string{{"config.listen.tls.certificate=/tls/tls.crt", "config.listen.tls.key=/tls/tls.key"}, {"config.listen.reusePort=true"}} {
 		out, err := render(t, append(alone, "mode=cluster")...)
@@ -114,7 +122,7 @@ func TestChart(t *testing.T) {
 		require.NotContains(t, string(out), "PodDisruptionBudget", alone)
 	}
 	// A volume of another kind takes the place of the claim that is the default: a volume is of one kind.
-	out, err = render(t, "mode=cluster", "cluster.models.volume.hostPath.path=/m", "models.volume.nfs.server=s", "models.volume.nfs.path=/r")
+	out, err := render(t, "mode=cluster", "cluster.models.volume.hostPath.path=/m", "models.volume.nfs.server=s", "models.volume.nfs.path=/r")
 	require.NoError(t, err)
 	require.Contains(t, string(out), "hostPath:")
 	require.NotContains(t, string(out), "persistentVolumeClaim")
@@ -127,13 +135,13 @@ func TestChart(t *testing.T) {
 	require.Contains(t, string(out), "secretName: conch-tls")
 	require.Contains(t, string(out), "mountPath: /tls")
 	// The Pod has the time of the drain, and a minute for the servers' end, unless values say more.
-	for want, settings := range map[string][]string{
-		"90":  nil,
-		"210": {"config.limits.drain=2m30s"},
-		"61":  {"config.limits.drain=500ms"},
-		"120": {"config.limits.drain=2m", "terminationGracePeriodSeconds=120"},
+	for settings, want := range map[string]string{
+		"": "90", "config.limits=null": "90", "config.limits.drain=null": "90",
+		"config.limits.drain=2m30s": "210", "config.limits.drain=1h2m": "3780", "config.limits.drain=1.5s": "62", "config.limits.drain=500ms": "61", "config.limits.drain=90000000us": "150",
+		"config.limits.drain=0s":                                   "90", // conch takes it for none given
+		"config.limits.drain=2m,terminationGracePeriodSeconds=120": "120",
 	} {
-		out, err := render(t, settings...)
+		out, err := render(t, settings)
 		require.NoError(t, err)
 		require.Contains(t, string(out), "terminationGracePeriodSeconds: "+want+"\n", settings)
 	}
@@ -142,7 +150,7 @@ func TestChart(t *testing.T) {
 	for _, wrong := range []string{"config.listen.tls.metrics=true,config.listen.tls.clientCA=/tls/ca.crt", "mode=neither", "mode=own,attach.service.name=triton", "attach.deployment=triton,attach.service.name=triton", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton",
 		"terminationGracePeriodSeconds=20", // less than limits.drain
 		// What values.schema.json does not know.
-		"replica=2", "cluster.podTemplates.spec=x", "image.pullPolicy=Sometimes", "replicas=two", "attach.service.name=a,attach.service.selector=b"} {
+		"replica=2", "image.tag=null", "cluster.podTemplates.spec=x", "image.pullPolicy=Sometimes", "replicas=two", "attach.service.name=a,attach.service.selector=b"} {
 		_, err := render(t, wrong)
 		require.Error(t, err, wrong)
 	}

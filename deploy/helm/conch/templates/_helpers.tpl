@@ -31,18 +31,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "conch.volume" -}}
 {{- if gt (len .) 1 }}{{ omit . "persistentVolumeClaim" | toYaml }}{{ else }}{{ toYaml . }}{{ end }}
 {{- end }}
-{{- /* The seconds that the Pod has to end: limits.drain, and a minute for the servers' own end. */ -}}
+{{- /* The seconds that the Pod has to end: limits.drain, as Conch reads it, and a minute for the servers' own end. */ -}}
 {{- define "conch.grace" -}}
-{{- $drain := dig "limits" "drain" "30s" .Values.config | toString }}
+{{- $drain := get (.Values.config.limits | default dict) "drain" | default "30s" | toString }}
 {{- $seconds := 0.0 }}
-{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 }}
-{{- range regexFindAll "[0-9.]+(ms|h|m|s)" $drain -1 }}
-{{- $seconds = addf $seconds (mulf (regexFind "[0-9.]+" . | float64) (get $units (regexFind "[a-z]+" .))) }}
+{{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 1e-3 "us" 1e-6 "µs" 1e-6 "ns" 1e-9 }}
+{{- range regexFindAll "[0-9.]+(h|ms|us|µs|ns|m|s)" $drain -1 }}
+{{- $seconds = addf $seconds (mulf (regexFind "[0-9.]+" . | float64) (get $units (regexFind "[^0-9.]+" .))) }}
 {{- end }}
-{{- $least := ceil $seconds | int }}
+{{- $least := ceil (default 30.0 $seconds) | int }}
 {{- if kindIs "invalid" .Values.terminationGracePeriodSeconds }}{{ add $least 60 }}
 {{- else if lt (int .Values.terminationGracePeriodSeconds) $least }}{{ fail (printf "terminationGracePeriodSeconds is %v, and config.limits.drain %s: the kubelet would kill Conch before its requests end" .Values.terminationGracePeriodSeconds $drain) }}
-{{- else }}{{ .Values.terminationGracePeriodSeconds }}{{ end }}
+{{- else }}{{ int .Values.terminationGracePeriodSeconds }}{{ end }}
 {{- end }}
 {{- /* conch.yaml */ -}}
 {{- define "conch.config" -}}
@@ -89,7 +89,7 @@ yes
 {{- $own := include "conch.own" . -}}
 {{- $probed := printf "port: conch-metrics%s" (ternary ", scheme: HTTPS" "" (eq (include "conch.metricsTLS" .) "yes")) -}}
 name: conch
-image: {{ printf "%s:%v" .Values.image.repository .Values.image.tag | quote }}
+image: {{ printf "%s:%v" .Values.image.repository (kindIs "string" .Values.image.tag | ternary .Values.image.tag (int64 .Values.image.tag)) | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if $own }}
 command: [/usr/local/bin/conch, init, --, --config, /etc/conch/conch.yaml]
