@@ -115,8 +115,8 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
 		if !o.dry {
 			c.withhold("", "", "")
+			c.planned(snapshot)
 		}
-		c.planned(snapshot)
 		result.Duration = c.clock.Now().Sub(began)
 		if !o.apply || o.model == "" && !o.wait {
 			return proposal, result, nil

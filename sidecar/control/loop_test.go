@@ -286,6 +286,22 @@ func TestTriggers(t *testing.T) {
 			require.Greater(t, r.policies.calls(), calls, "and its end does")
 		})
 	})
+	t.Run("rates, while an operator only looks", func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
+			r := newRig(t, "interval: 10m")
+			stop := r.start()
+			defer stop()
+			send(r, "a", 100, 2*time.Second, observe.OK)
+			calls := 1
+			for range 20 {
+				_, err := r.Propose(t.Context(), api.DiffRequest{})
+				require.NoError(t, err)
+				calls++
+				send(r, "a", 100, time.Second, observe.OK)
+			}
+			require.Greater(t, r.policies.calls(), calls, "the plan in force is none for these rates, whatever was asked meanwhile")
+		})
+	})
 	t.Run("bad rate", func(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			r := newRig(t, "mode: advise\ninterval: 10m\ntriggers: {rateUp: 100, rateUpBy: 1000, rateDown: 1}")
