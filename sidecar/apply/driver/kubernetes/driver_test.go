@@ -262,7 +262,10 @@ func TestRefusals(t *testing.T) {
 		"no owner":         {nil, func(o *kubernetes.Options) { o.Owner = "absent" }, `driver.kubernetes.owner: configmaps "absent" not found`},
 		"a wrong template": {nil, func(o *kubernetes.Options) { o.Template = `{"spec": {"tolerationz": []}}` }, `podTemplate: json: unknown field "tolerationz"`},
 		"what is ours":     {nil, func(o *kubernetes.Options) { o.Template = `{"spec": {"nodeName": "x", "containers": []}}` }, "podTemplate: spec.nodeName is set by conch"},
-		"no models":        {nil, func(o *kubernetes.Options) { o.ModelsVolume = "" }, "models.volume is missing"},
+		"a second start": {nil, func(o *kubernetes.Options) {
+			o.Template = `{"spec": {"containers": [{"name": "beside", "restartPolicy": "Always"}, {"name": "server", "restartPolicy": "Always"}]}}`
+		}, "podTemplate: restartPolicy of container server is set by conch"},
+		"no models": {nil, func(o *kubernetes.Options) { o.ModelsVolume = "" }, "models.volume is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, node("node-1"), slice("node-1"))

@@ -179,6 +179,7 @@ func ours(t core.PodTemplateSpec) (errs []error) {
 		refuse("command of container server (driver.tritonserver)", len(c.Command) > 0)
 		refuse("args of container server (driver.arguments)", len(c.Args) > 0)
 		refuse("lifecycle of container server", c.Lifecycle != nil)
+		refuse("restartPolicy of container server", c.RestartPolicy != nil || len(c.RestartPolicyRules) > 0) // it would run again beside its successor
 		for _, e := range c.Env {
 			refuse("the environment variable "+e.Name, strings.HasPrefix(e.Name, "CONCH_") && e.Name != emulationDir || strings.HasPrefix(e.Name, "CUDA_MPS_") || e.Name == "CUDA_VISIBLE_DEVICES")
 		}
