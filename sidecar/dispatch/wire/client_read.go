@@ -222,13 +222,18 @@ func (c *Client) deliver(k *ClientCall, b []byte, left int) {
 			c.decline(k, false, http2.ErrCodeCancel, status.Errorf(codes.ResourceExhausted, "the server's answer is of %d bytes, more than %d", m.size, c.o.MaxMessage))
 			return
 		}
-		if missing := int64(m.left - (left - len(b) + len(rest))); missing > k.room {
+		// One byte more than the message: a second one shall be noticed.
+		if missing := int64(m.left-(left-len(b)+len(rest))) + 1; missing > k.room {
 			more := uint32(missing - k.room)
 			k.room = missing
 			c.mu.Lock()
 			c.frame(func(b []byte) []byte { return appendWindowUpdate(b, k.id, more) })
 			c.mu.Unlock()
 		}
+	}
+	if len(rest) > m.left {
+		c.decline(k, false, http2.ErrCodeCancel, status.Error(codes.Internal, "the server sent more than one message in its answer"))
+		return
 	}
 	m.fill(rest, c.in)
 }

@@ -128,6 +128,34 @@ func TestHowCallsEnd(t *testing.T) {
 	close(release)
 }
 
+// A second message in an answer ends the call as it does with grpc-go, also where there is no window for all of it.
+func TestAnswersOfSeveralMessages(t *testing.T) {
+	for _, size := range []int{0, 1, 20 << 20} {
+		address := library(t, func(stream grpc.ServerStream) error {
+			var f batch.Frame
+			if err := stream.RecvMsg(&f); err != nil {
+				return err
+			}
+			f.Data.Free()
+			for range 2 {
+				if err := stream.SendMsg(&batch.Frame{Data: mem.BufferSlice{mem.SliceBuffer(make([]byte, size))}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		_, err := call(t.Context(), (&served{address: address}).dial(t), echo, []byte("x"))
+		require.Equal(t, codes.Internal, status.Code(err), err)
+		_, ended := start(t, connect(t, address), nil, []byte("x"))
+		select {
+		case got := <-ended:
+			require.Equal(t, codes.Internal, status.Code(got.err), "%d bytes: %v", size, got.err)
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%d bytes: the call goes on", size)
+		}
+	}
+}
+
 // A server that drains refuses what it has not begun.
 func TestAServerThatDrains(t *testing.T) {
 	c, s := against(t, nil)

@@ -304,6 +304,7 @@ func TestClientDoesNotWaitForAnswersThatItDoesNotTake(t *testing.T) {
 	}{
 		"too large":  {[]byte{0, 0x7f, 0, 0, 0}, "more than"},
 		"compressed": {[]byte{1, 0x7f, 0, 0, 0}, "compressed"},
+		"not alone":  {framed([]byte("x")), "more than one message"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pool := &counting{}
@@ -321,8 +322,7 @@ func TestClientDoesNotWaitForAnswersThatItDoesNotTake(t *testing.T) {
 	}
 }
 
-// Before the server has said how many calls it allows at once, a client begins no more than nearly every server does: the others would be refused, and a place whose server
-// refuses calls counts as lost. They go another way.
+// Before the server has said how many calls it allows at once, a client begins no more than nearly every server does: the others would be refused. They go another way.
 func TestClientBeginsFewCallsBeforeTheSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings []http2.Setting
