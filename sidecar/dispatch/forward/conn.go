@@ -137,7 +137,7 @@ func (c *Conn) dial() (*ways, error) {
 	conn.Connect()
 	w := &ways{grpc: conn}
 	if !c.o.GRPC {
-		w.small, w.large = newInferenceConn(c.address, c.o.Credentials, c.o.Pool), newInferenceConn(c.address, c.o.Credentials, c.o.Pool)
+		w.small, w.large = newInferenceConn(c.address, c.o.Credentials, c.o.Pool, conn), newInferenceConn(c.address, c.o.Credentials, c.o.Pool, conn)
 		if c.o.HTTP != "" && c.o.Credentials == nil {
 			w.http = newHTTPPort(c.o.HTTP, c.o.Pool, cmp.Or(c.o.IdleHTTP, idleHTTP))
 		}
@@ -239,8 +239,13 @@ func (c *Conn) Start(ctx context.Context, t *wire.Turn, method string, request m
 	if way != nil && ctx.Err() == nil && way.start(ctx, t, method, request, then) {
 		return
 	}
+	begin(ctx, w.grpc, method, request, then)
+}
+
+// begin is Start on a connection of grpc-go's.
+func begin(ctx context.Context, conn *grpc.ClientConn, method string, request mem.BufferSlice, then func(*wire.Turn, *Answer, error)) {
 	go func() {
-		a, err := invoke(ctx, w.grpc, method, request)
+		a, err := invoke(ctx, conn, method, request)
 		then(nil, a, err)
 	}()
 }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
@@ -34,11 +35,13 @@ const (
 )
 
 // inferenceConn is a connection of package wire, for the calls of inference: it costs a third of what grpc-go's does. While it is not there, its calls take the grpc-go
-// connection, which knows why.
+// connection, which knows why. So do calls that the server has not begun, because it refuses them or drains the connection. What is not begun there either, grpc-go makes
+// once more at the most: a server that begins nothing is not asked for ever.
 type inferenceConn struct {
 	network, address, authority string
 	credentials                 credentials.TransportCredentials // nil: in the clear
 	pool                        mem.BufferPool
+	grpc                        *grpc.ClientConn
 
 	client  atomic.Pointer[wire.Client] // nil: there is none
 	again   chan struct{}               // holds one to connect without a pause
@@ -47,8 +50,8 @@ type inferenceConn struct {
 }
 
 // newInferenceConn begins to connect to an address as Dial takes it.
-func newInferenceConn(address string, secured credentials.TransportCredentials, pool mem.BufferPool) *inferenceConn {
-	l := &inferenceConn{network: "tcp", address: address, authority: address, credentials: secured, pool: pool, again: make(chan struct{}, 1)}
+func newInferenceConn(address string, secured credentials.TransportCredentials, pool mem.BufferPool, other *grpc.ClientConn) *inferenceConn {
+	l := &inferenceConn{network: "tcp", address: address, authority: address, credentials: secured, pool: pool, grpc: other, again: make(chan struct{}, 1)}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		l.network, l.address, l.authority = "unix", strings.TrimPrefix(path, "//"), "localhost"
 	}
@@ -124,7 +127,7 @@ func (l *inferenceConn) close() {
 
 // typed makes an error of package wire one of this package.
 func typed(err error) error {
-	if errors.Is(err, wire.ErrLost) || errors.Is(err, wire.ErrNotBegun) {
+	if errors.Is(err, wire.ErrLost) {
 		return &lostError{status.Error(codes.Unavailable, fmt.Sprint(err))}
 	}
 	return err
@@ -137,7 +140,8 @@ func (l *inferenceConn) start(ctx context.Context, t *wire.Turn, method string, 
 		return false
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
-	k := &inferenceCall{ctx: ctx, then: then}
+	request.Ref() // until the end: the server may not begin the call
+	k := &inferenceCall{conn: l, ctx: ctx, method: method, request: request, then: then}
 	if ctx.Done() != nil {
 		k.stop = context.AfterFunc(ctx, k.cancel)
 	}
@@ -146,6 +150,7 @@ func (l *inferenceConn) start(ctx context.Context, t *wire.Turn, method string, 
 		if k.stop != nil {
 			k.stop()
 		}
+		request.Free()
 		return false
 	}
 	k.of.Store(of)
@@ -157,7 +162,10 @@ func (l *inferenceConn) start(ctx context.Context, t *wire.Turn, method string, 
 
 // inferenceCall is a call on an inferenceConn.
 type inferenceCall struct {
+	conn      *inferenceConn
 	ctx       context.Context
+	method    string
+	request   mem.BufferSlice
 	then      func(*wire.Turn, *Answer, error)
 	stop      func() bool // of the watch over ctx; nil: it never ends
 	of        atomic.Pointer[wire.ClientCall]
@@ -177,6 +185,11 @@ func (k *inferenceCall) ended(t *wire.Turn, got wire.Answer, err error) {
 	if k.stop != nil {
 		k.stop()
 	}
+	if errors.Is(err, wire.ErrNotBegun) {
+		begin(k.ctx, k.conn.grpc, k.method, k.request, k.then)
+		return
+	}
+	k.request.Free()
 	if errors.Is(err, wire.ErrCancelled) {
 		err = status.FromContextError(k.ctx.Err()).Err()
 	}
