@@ -143,7 +143,6 @@ func (q *queues) requeue(m *model, calls []*call) (untaken []*call) {
 	for _, c := range calls {
 		if c.is(queued) { // else it was dispatched, or dropped, before the fault
 			c.set(running)
-			c.retried = false // what is sent next is its second attempt at the most
 			c.req.Ref()
 			untaken = append(untaken, c)
 		}

@@ -128,6 +128,30 @@ func TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup(t *testing.T) {
 	}
 }
 
+// TestASchedulerFaultGivesNoFurtherAttempt: a request is lost, the scheduler fails when it is queued again, and the request is lost once more where it is forwarded to. It was sent
+// twice, and no server gets it a third time.
+func TestASchedulerFaultGivesNoFurtherAttempt(t *testing.T) {
+	a, b := newTriton(t), newTriton(t)
+	for _, p := range []*triton{a, b} {
+		p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	}
+	d, seen := newDispatcher(t, dispatch.Options{}, table(1, nil, a, b))
+	result := make(chan error, 1)
+	go func() { result <- infer(t.Context(), t, d, 1, 1, nil) }()
+	<-a.started
+	dispatch.BreakRequeue(d, "m")
+	a.kill()
+	<-b.started
+	require.Error(t, d.Fault())
+	a.set(func() { a.hold = nil })
+	a.restart()
+	b.kill()
+	requireCode(t, codes.Unavailable, <-result)
+	require.Len(t, a.executions(), 1)
+	require.Len(t, b.executions(), 1)
+	require.True(t, seen.outcomes[0].Retried)
+}
+
 // TestAPanicAnswersItsRequest with an error, and the process goes on.
 func TestAPanicAnswersItsRequest(t *testing.T) {
 	p := newTriton(t)

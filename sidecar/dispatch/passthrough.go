@@ -65,9 +65,10 @@ func (d *Dispatcher) passThrough(c *call) answer {
 
 // passAgain is passThrough after so many attempts that are to be repeated. Before is the answer of the last of them.
 func (d *Dispatcher) passAgain(c *call, h router.Hints, repeats int, before answer) answer {
+	retried := repeats > 0 || c.retried
 	for moved := false; ; { // moved: the call was changed to one for another model
 		if err := c.ctx.Err(); err != nil { // checked before the router notes a step of its sequence
-			return answer{err: status.FromContextError(err).Err(), passed: true, retried: repeats > 0}
+			return answer{err: status.FromContextError(err).Err(), passed: true, retried: retried}
 		}
 		lease, none := c.lease(c.req.Model, h)
 		if none.err != nil {
@@ -78,16 +79,16 @@ func (d *Dispatcher) passAgain(c *call, h router.Hints, repeats int, before answ
 			if before.err != nil && status.Code(before.err) != codes.Unavailable {
 				return before // it has waited in vain for another place
 			}
-			none.err, none.passed, none.retried = d.unserved(c.req, none.err), true, repeats > 0
+			none.err, none.passed, none.retried = d.unserved(c.req, none.err), true, retried
 			return none
 		}
 		a, now := d.outside(c, lease)
-		a.retried = repeats > 0
+		a.retried = retried
 		before = a
 		if now == giveAnswer || h.Sequence != nil || repeats > 0 && c.member == nil {
 			return a
 		}
-		h.Avoid = lease.Partition()
+		h.Avoid, retried = lease.Partition(), true
 		repeats++
 	}
 }
