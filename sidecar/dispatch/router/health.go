@@ -363,9 +363,11 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 		h.end.Stop()
 		h.end = nil
 	}
-	if h.standing == healthy {
+	switch {
+	case l.partition.places[l.model] != l: // forget has counted it out
+	case h.standing == healthy:
 		l.partition.unsettled++
-	} else if to == healthy {
+	case to == healthy:
 		l.partition.unsettled--
 	}
 	h.standing, h.since = to, r.o.Clock.Now()

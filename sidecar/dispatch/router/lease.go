@@ -240,8 +240,8 @@ func (l *place) left() {
 		return
 	}
 	idle(&l.drains)
-	if !l.current && l.partition.places[l.model] == l {
-		delete(l.partition.places, l.model)
+	if !l.current {
+		l.forget()
 	}
 }
 

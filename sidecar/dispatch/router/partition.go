@@ -141,6 +141,17 @@ func (r *Router) placeOf(p *Partition, model string) *place {
 	return l
 }
 
+// forget takes a place that the table does not have, and that nothing uses any more, out of its partition. Guarded by Router.mu.
+func (l *place) forget() {
+	if l.partition.places[l.model] != l {
+		return
+	}
+	delete(l.partition.places, l.model)
+	if l.health.standing != healthy {
+		l.partition.unsettled--
+	}
+}
+
 // Attached lists the values that Options.Attach made for the places of a model in
 // the table in force.
 func (r *Router) Attached(model string) []any {

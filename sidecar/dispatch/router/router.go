@@ -381,8 +381,8 @@ func (m *model) leave(now []*place) {
 			continue
 		}
 		l.current = false
-		if l.leases == 0 && l.partition.places[l.model] == l {
-			delete(l.partition.places, l.model)
+		if l.leases == 0 {
+			l.forget()
 		}
 	}
 }
