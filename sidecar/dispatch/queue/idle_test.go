@@ -104,3 +104,41 @@ func TestLateRequestsThatFitAreServed(t *testing.T) {
 	require.Zero(t, f.Late(m))
 	require.Len(t, f.batches, 6)
 }
+
+// TestALaneWithoutRequestsHasNothingDue: a late request is served that would have been dropped at its expiry later. Its lane is idle then, and is removed as others are. If its timer
+// went off nevertheless, it would be used again without being one of its model's lanes, and what waits there would be forgotten in each change.
+func TestALaneWithoutRequestsHasNothingDue(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateServe, linear)
+	p := f.executor(0, 0, m)
+	key := uint64(0)
+	others := func(now queue.Time, n int) {
+		for range n {
+			key++
+			f.Enqueue(now, m, &queue.Request{Arrival: now, Key: key, Deadline: queue.Never})
+		}
+	}
+	f.enqueue(0, m, 1)
+	f.Enqueue(0, m, &queue.Request{Deadline: 3, Key: 1 << 32, Expiry: 1000, Expired: queue.LateDrop})
+	f.Complete(6, p)
+	require.True(t, f.last().Late)
+	due := f.Next()
+	others(12, 81)
+	for range 82 { // they leave an idle lane each
+		f.Complete(12, p)
+	}
+	for range 10 { // the oldest of which are removed
+		others(13, 1)
+		f.Complete(13, p)
+	}
+	f.Advance(1001)
+	for range 60 {
+		others(1002, 1)
+		f.Complete(1002, p)
+	}
+	others(1003, 101)
+	require.NoError(t, f.Empty(1003, m, queue.DropOutage))
+	n, _ := f.Queued(m)
+	require.Zero(t, n)
+	require.Equal(t, queue.Never, due, "nothing was queued")
+}

@@ -318,6 +318,7 @@ func (s *Scheduler) countLate(l *lane, requests, rows int) {
 		l.lateExpiry = Never
 		l.leave()
 		if l.n == 0 {
+			s.timers.remove(&l.timer) // of its late requests: the lane may be gone by then
 			l.m.idle.push(l)
 		}
 	case l.on == nil && l.m.pool != nil:
