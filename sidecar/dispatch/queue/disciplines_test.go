@@ -141,6 +141,19 @@ func TestPapersExamples(t *testing.T) {
 	}
 }
 
+// TestSizesOfSmallRequests: of batch sizes from a list, what is left after a larger request was left out has a size of the list, too.
+func TestSizesOfSmallRequests(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("earliest-latest", "none", queue.LateServe, linear)
+	p := f.executor(0, 0, m)
+	f.enqueue(0, m, 1)
+	for _, rows := range []int32{1, 1, 1, 2} {
+		f.Enqueue(1, m, &queue.Request{Arrival: 1, Rows: rows})
+	}
+	f.Complete(6, p)
+	require.Len(t, f.last().Requests, 2, "three rows are no size")
+}
+
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")

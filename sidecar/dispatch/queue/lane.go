@@ -168,7 +168,9 @@ func (c *candidate) gather(now Time, from *Request) {
 		c.take(now, c.last.next)
 	}
 	if s := c.lane.m.stepper; s != nil && svc.Table != nil {
-		c.trim(s.Size(c.Rows))
+		for most := s.Size(c.Rows); c.Requests > 1 && c.Rows > most; most = s.Size(c.Rows) { // without a request of several rows there may be fewer than that
+			c.trim(most)
+		}
 	}
 	c.mark()
 }
