@@ -295,12 +295,13 @@ func (tw twins) finish(t *rapid.T) {
 	tw.both(func(w *world) {
 		for _, id := range slices.Sorted(maps.Keys(w.executors)) {
 			p := w.executors[id]
-			p.up, p.draining = true, false
+			p.draining = false
 			p.spec = queue.ExecutorSpec{}
 			for _, m := range slices.Sorted(maps.Keys(w.models)) {
 				p.spec.Serves = append(p.spec.Serves, queue.Service{Model: m})
 			}
 			require.NoError(t, w.s.SetExecutor(w.now, id, p.spec))
+			p.up = true
 			require.NoError(t, w.s.SetUp(w.now, id, true))
 		}
 	})
