@@ -114,6 +114,53 @@ func TestAFullLevelDoesNotWait(t *testing.T) {
 	require.Equal(t, 3, p.running[0].Rows)
 }
 
+// TestALevelThatHasRoomAgainWaits: a batch is ready because its level has no room, and waits for an executor. Once another batch of the level has started it waits for more requests.
+func TestALevelThatHasRoomAgainWaits(t *testing.T) {
+	d, err := simulated.New("deferred", nil)
+	require.NoError(t, err)
+	p := newPoliced(t, queue.ModelSpec{Classes: []queue.Table{queue.Linear(unit, unit, 8)}, MaxBatch: 8, SLO: 100 * unit, Discipline: d})
+	var starts []queue.Time
+	p.started = func(b *queue.Batch) { starts = append(starts, b.Start) }
+	for key := range uint64(3) {
+		p.enqueue(queue.Time(key), queue.Request{MaxQueue: int32(max(1, key)), Key: key, Tag: key})
+	}
+	p.until(queue.Never)
+	require.Equal(t, []queue.Time{0, 2 * unit, 2 + 97*unit}, starts, "the last one waits until a second row could not join it")
+}
+
+// TestARequestThatEnlargesNothingExpires: the batch that waits is full, and nothing else is due.
+func TestARequestThatEnlargesNothingExpires(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateServe)
+	f.executor(0, 0, m)
+	f.enqueue(0, m, 1)
+	f.Enqueue(0, m, &queue.Request{Deadline: 10, Rows: 8})
+	f.Enqueue(0, m, &queue.Request{Deadline: 20, Expiry: 12, Expired: queue.LateDrop})
+	f.follow(13)
+	require.Equal(t, []queue.DropReason{queue.DropExpired}, f.dropped)
+}
+
+// TestARequestThatHasExpiredIsNotQueuedAgain: it comes behind another one of its batch, which has no expiry.
+func TestARequestThatHasExpiredIsNotQueuedAgain(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateServe)
+	p := f.executor(0, 0, m)
+	f.enqueue(0, m, 1)
+	both := []*queue.Request{{Deadline: 5}, {Deadline: 20, Expiry: 8, Expired: queue.LateDrop}}
+	for _, r := range both {
+		f.Enqueue(0, m, r)
+	}
+	f.Complete(1, p)
+	require.Len(t, f.last().Requests, 2)
+	require.NoError(t, f.SetUp(10, p, false))
+	f.Complete(10, p)
+	for _, r := range both {
+		r.Avoid = p
+		f.Requeue(10, m, r)
+	}
+	require.Equal(t, []queue.DropReason{queue.DropExpired}, f.dropped)
+}
+
 // TestALateAlarmStartsNothingThatHasExpired: where an event is handled later than it was due, an expiry that has passed meanwhile counts first, whatever the
 // event was for. Here a request waits for others, since some have come of late.
 func TestALateAlarmStartsNothingThatHasExpired(t *testing.T) {

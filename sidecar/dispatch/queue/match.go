@@ -385,6 +385,10 @@ func (s *Scheduler) freed(p *executor, now Time) {
 			s.park(c.lane, now)
 			continue
 		}
+		if c.last.MaxQueue > 0 && !hurried && execOf(c, now) > now { // its level was full when it became ready, and has room again
+			s.match(c.lane, now)
+			continue
+		}
 		s.grant(c, p, now, hurried)
 		s.match(c.lane, now)
 	}

@@ -151,7 +151,7 @@ func (s *Scheduler) admit(m *model, r *Request, now Time) {
 	if s.held > 0 {
 		return // matched by the end of Reconfigure
 	}
-	if r.next == nil && r.prev != nil && m.stepper == nil {
+	if r.next == nil && r.prev != nil && m.stepper == nil && !r.expired(now) {
 		s.extend(l, r, now)
 	} else {
 		s.match(l, now)
@@ -186,7 +186,7 @@ func (s *Scheduler) extend(l *lane, r *Request, now Time) {
 			changed = true
 		}
 	}
-	if !changed {
+	if !changed && r.Expiry == Never {
 		return
 	}
 	if c, p := s.choose(l, now); c != nil {
