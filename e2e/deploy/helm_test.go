@@ -140,6 +140,7 @@ func TestChart(t *testing.T) {
 		"config.limits.drain=2m30s": "210", "config.limits.drain=1h2m": "3780", "config.limits.drain=1.5s": "62", "config.limits.drain=500ms": "61", "config.limits.drain=90000000us": "150",
 		"config.limits.drain=0s":                                   "90", // conch takes it for none given
 		"config.limits.drain=2m,terminationGracePeriodSeconds=120": "120",
+		"mode=cluster,terminationGracePeriodSeconds=35":            "35",
 	} {
 		out, err := render(t, settings)
 		require.NoError(t, err)
@@ -148,7 +149,8 @@ func TestChart(t *testing.T) {
 	_, err = render(t, "mode=cluster", "--kube-version=1.29.4")
 	require.Error(t, err)
 	for _, wrong := range []string{"config.listen.tls.metrics=true,config.listen.tls.clientCA=/tls/ca.crt", "mode=neither", "mode=own,attach.service.name=triton", "attach.deployment=triton,attach.service.name=triton", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton", "mode=cluster,attach.deployment=triton",
-		"terminationGracePeriodSeconds=20", // less than limits.drain
+		"terminationGracePeriodSeconds=20",              // less than limits.drain
+		"mode=cluster,terminationGracePeriodSeconds=34", // less than that and the preStop
 		// What values.schema.json does not know.
 		"replica=2", "image.tag=null", "cluster.podTemplates.spec=x", "image.pullPolicy=Sometimes", "replicas=two", "attach.service.name=a,attach.service.selector=b"} {
 		_, err := render(t, wrong)

@@ -40,8 +40,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $seconds = addf $seconds (mulf (regexFind "[0-9.]+" . | float64) (get $units (regexFind "[^0-9.]+" .))) }}
 {{- end }}
 {{- $least := ceil (default 30.0 $seconds) | int }}
+{{- /* Conch hears of its end after the preStop of a Pod whose successor takes requests before. */ -}}
+{{- $heard := ternary 5 0 (eq (include "conch.surges" .) "yes") }}
 {{- if kindIs "invalid" .Values.terminationGracePeriodSeconds }}{{ add $least 60 }}
-{{- else if lt (int .Values.terminationGracePeriodSeconds) $least }}{{ fail (printf "terminationGracePeriodSeconds is %v, and config.limits.drain %s: the kubelet would kill Conch before its requests end" .Values.terminationGracePeriodSeconds $drain) }}
+{{- else if lt (int .Values.terminationGracePeriodSeconds) (int (add $least $heard)) }}{{ fail (printf "terminationGracePeriodSeconds is %v, and config.limits.drain %s, which begins after %d s: the kubelet would kill Conch before its requests end" .Values.terminationGracePeriodSeconds $drain $heard) }}
 {{- else }}{{ int .Values.terminationGracePeriodSeconds }}{{ end }}
 {{- end }}
 {{- /* conch.yaml */ -}}
