@@ -420,3 +420,31 @@ func TestLateRequestsAreServedDuringAnOverload(t *testing.T) {
 		require.Less(t, lateTime, queue.Time(20_000/48))
 	}
 }
+
+// TestTheSameEventsGiveTheSameDecisions, also where the models of an executor change, of which several are equally urgent.
+func TestTheSameEventsGiveTheSameDecisions(t *testing.T) {
+	var first []queue.Batch
+	for i := range 30 {
+		f := newFixture(t)
+		var spec, changed queue.ExecutorSpec
+		for j := range 12 {
+			m := f.model("eager", "none", queue.LateServe, linear)
+			spec.Serves = append(spec.Serves, queue.Service{Model: m})
+			changed.Serves = append(changed.Serves, queue.Service{Model: m, MaxBatch: j % 2})
+		}
+		p := f.AddExecutor(0, spec)
+		for _, s := range spec.Serves {
+			f.enqueue(0, s.Model, 1)
+		}
+		require.NoError(t, f.SetExecutor(1, p, changed))
+		for range spec.Serves {
+			f.Complete(6, p)
+		}
+		if i == 0 {
+			first = f.batches
+		}
+		for j, b := range f.batches {
+			require.Equal(t, first[j].Model, b.Model, "batch %d of run %d", j, i)
+		}
+	}
+}

@@ -6,6 +6,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -104,7 +105,7 @@ func (s *Scheduler) regroup(respecified *[]*model) bool {
 	if !s.poolsHold() {
 		return false
 	}
-	for id := range s.concerned {
+	for _, id := range slices.Sorted(maps.Keys(s.concerned)) {
 		m := s.model(id)
 		if m == nil {
 			continue
