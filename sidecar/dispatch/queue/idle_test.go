@@ -142,3 +142,17 @@ func TestALaneWithoutRequestsHasNothingDue(t *testing.T) {
 	require.Zero(t, n)
 	require.Equal(t, queue.Never, due, "nothing was queued")
 }
+
+// TestALateAlarmServesNothingLateThatHasExpired: where an event is handled later than it was due, requests that were given up do not start after their expiry, either. Here one could
+// start when another one expires that waits for more.
+func TestALateAlarmServesNothingLateThatHasExpired(t *testing.T) {
+	f := newFixture(t)
+	waits, late := f.model("deferred", "none", queue.LateServe, linear), f.model("eager", "prefix", queue.LateServe, linear)
+	f.executor(0, 0, waits, late)
+	f.Enqueue(0, waits, &queue.Request{Deadline: 100, Expiry: 5, Expired: queue.LateDrop})
+	f.Enqueue(0, late, &queue.Request{Deadline: 3, Expiry: 8, Expired: queue.LateDrop})
+	require.Equal(t, 1, f.Late(late))
+	f.Advance(20)
+	require.Empty(t, f.batches)
+	require.Equal(t, []queue.DropReason{queue.DropExpired, queue.DropExpired}, f.dropped)
+}

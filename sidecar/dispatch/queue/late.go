@@ -233,6 +233,11 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) (served bool, 
 		if why == lateLeftOver {
 			l = l.m.firstLate(l)
 		}
+		if l.lateExpiry < now { // the event comes later than it was due
+			if s.expireLate(l, now); l.nlate == 0 {
+				return s.serveLate(pl, now, why) // the list is another one
+			}
+		}
 		if why == lateTrial && !l.m.trial.owed || why == lateOverdue && now < s.overdueAt(l.late.head) {
 			continue
 		}
