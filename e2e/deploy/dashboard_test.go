@@ -181,12 +181,36 @@ func inTrouble(t *testing.T) *rig.Conch {
 	return c
 }
 
-// withAGPU has one that conch.yaml names and does not call emulated: its server is a process, here minitriton.
+// impatient calls a conch's first model, and gives each call up before it can be answered.
+func impatient(t *testing.T, c *rig.Conch, models rig.Models) {
+	caller, err := loadgen.NewGRPC(c.Endpoints(), models.Load(), loadgen.Emulated(16))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, caller.Close()) })
+	ended := make(chan struct{})
+	var calling sync.WaitGroup
+	calling.Go(func() {
+		for sequence := uint64(1); ; sequence++ {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Millisecond)
+			_ = caller.Call(ctx, 0, sequence)
+			cancel()
+			select {
+			case <-ended:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	})
+	t.Cleanup(func() { close(ended); calling.Wait() })
+}
+
+// withAGPU has one that conch.yaml names and does not call emulated: its server is a process, here minitriton. It has a caller that gives up, too.
 func withAGPU(t *testing.T) *rig.Conch {
 	server := filepath.Join(t.TempDir(), "tritonserver")
 	require.NoError(t, os.WriteFile(server, fmt.Appendf(nil, "#!/bin/sh\nexec '%s' minitriton \"$@\"\n", filepath.Join(setting(t, "CONCH_BIN"), "conch-bench")), 0o700)) //nolint:gosec // a program
 	models := rig.Copies(quick(), 1, 1, 8)
-	return serve(t, rig.ConchOptions{Server: server, Models: models, GPUs: 1, Settings: map[string]any{"gpus": []map[string]any{{"type": zoo.A100, "memory": "1GiB"}}}}, models, 1)
+	c := serve(t, rig.ConchOptions{Server: server, Models: models, GPUs: 1, Settings: map[string]any{"gpus": []map[string]any{{"type": zoo.A100, "memory": "1GiB"}}}}, models, 1)
+	impatient(t, c, models)
+	return c
 }
 
 // metrics are those of conch's that queries and rules name.
