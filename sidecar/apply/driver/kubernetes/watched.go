@@ -71,6 +71,7 @@ const askAgain = 2 * time.Second
 
 // answered asks until the API server has answered, whatever it says, or ctx ends.
 func answered[T any](ctx context.Context, w *watched, ask func() (T, error)) (T, error) {
+	begin := time.Now()
 	for pause := askAgain / 8; ; pause = min(2*pause, askAgain) {
 		answer, err := ask()
 		if err != nil {
@@ -81,6 +82,9 @@ func answered[T any](ctx context.Context, w *watched, ask func() (T, error)) (T,
 		}
 		now := time.Now()
 		w.silent.Store(&now)
+		if now.Sub(begin) >= syncPatience {
+			w.stale(err)
+		}
 		select {
 		case <-ctx.Done():
 			return answer, err
@@ -101,7 +105,14 @@ func (w *watched) begun() {
 // dropped takes in that the watch has ended, or cannot begin: client-go tries it again.
 func (w *watched) dropped(ctx context.Context, _ *toolscache.Reflector, err error) {
 	expired := apierrors.IsResourceExpired(err) || apierrors.IsGone(err) // all are read anew at once
-	if ctx.Err() != nil || expired || w.logged {
+	if ctx.Err() == nil && !expired {
+		w.stale(err)
+	}
+}
+
+// stale logs, once, why the objects cannot be read.
+func (w *watched) stale(err error) {
+	if w.logged {
 		return
 	}
 	w.logged = true

@@ -56,6 +56,37 @@ func TestAWatchLosesItsPermission(t *testing.T) {
 	})
 }
 
+// An API server that does not answer for longer than a restart takes is in the log, once.
+func TestAnAPIServerThatDoesNotAnswerIsInTheLog(t *testing.T) {
+	for length, lines := range map[time.Duration]int{20 * time.Second: 0, 10 * time.Minute: 1} {
+		t.Run(length.String(), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				c, late := lagging(t)
+				var log strings.Builder // read once the driver has ended
+				o := options(c)
+				o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				d, err := begin(t.Context(), o)
+				require.NoError(t, err)
+				var down atomic.Bool
+				silent := apierrors.NewServiceUnavailable("it starts")
+				c.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return down.Load(), nil, silent })
+				c.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) { return down.Load(), nil, silent })
+				time.Sleep(time.Second)
+				down.Store(true)
+				late.Stop()
+				time.Sleep(length)
+				down.Store(false)
+				time.Sleep(10 * time.Minute)
+				require.NoError(t, d.Close())
+				text := log.String()
+				require.Equal(t, lines, strings.Count(text, "objects of the cluster cannot be read"), text)
+				require.Equal(t, lines, strings.Count(text, "it starts"), text)
+				require.Equal(t, lines, strings.Count(text, "objects of the cluster can be read again"), text)
+			})
+		})
+	}
+}
+
 // What cannot be read when conch starts is named with the reason.
 func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
