@@ -222,8 +222,8 @@ func (c *Client) deliver(k *ClientCall, b []byte, left int) {
 			c.decline(k, false, http2.ErrCodeCancel, status.Errorf(codes.ResourceExhausted, "the server's answer is of %d bytes, more than %d", m.size, c.o.MaxMessage))
 			return
 		}
-		// One byte more than the message: a second one shall be noticed.
-		if missing := int64(m.left-(left-len(b)+len(rest))) + 1; missing > k.room {
+		// One byte more than the message, if a window may be as large: a second one shall be noticed.
+		if missing := min(int64(m.left-(left-len(b)+len(rest)))+1, maxWindow); missing > k.room {
 			more := uint32(missing - k.room)
 			k.room = missing
 			c.mu.Lock()

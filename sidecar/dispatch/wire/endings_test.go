@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -320,6 +321,25 @@ func TestClientDoesNotWaitForAnswersThatItDoesNotTake(t *testing.T) {
 			require.Zero(t, pool.out.Load())
 		})
 	}
+}
+
+// The largest answer that there can be has the largest window that there can be, and no more: a server that counts would reset the stream.
+func TestClientGivesNoWindowBeyondTheLargest(t *testing.T) {
+	const window = 4 << 20
+	prefix := []byte{0, 0x7f, 0xff, 0xff, 0xff}
+	c, s := againstWith(t, wire.ClientOptions{Authority: "a", Window: window, MaxMessage: math.MaxInt32})
+	start(t, c, nil, []byte("x"))
+	s.fields(1, false, [2]string{":status", "200"})
+	require.NoError(t, s.WriteData(1, false, prefix))
+	given := window - len(prefix)
+	s.until(func(f http2.Frame) bool {
+		w, ok := f.(*http2.WindowUpdateFrame)
+		if ok = ok && w.StreamID == 1; ok {
+			given += int(w.Increment)
+		}
+		return ok
+	})
+	require.Equal(t, 1<<31-1, given)
 }
 
 // Before the server has said how many calls it allows at once, a client begins no more than nearly every server does: the others would be refused. They go another way.
