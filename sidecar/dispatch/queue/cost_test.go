@@ -130,6 +130,29 @@ func TestARequestCostsTheSameInALongLane(t *testing.T) {
 	}
 }
 
+// TestARequestThatMayExpireCostsTheSameInALongLane: it enlarges no batch, and comes behind others whose deadlines have passed and whose expiries have not. Only its own expiry is new.
+func TestARequestThatMayExpireCostsTheSameInALongLane(t *testing.T) {
+	const arriving, slo = 64, queue.Time(1000)
+	least := map[int]time.Duration{short: math.MaxInt64, long: math.MaxInt64}
+	for range 5 {
+		for waiting, before := range least {
+			c := &crowd{t: t, requests: make([]queue.Request, 1+waiting+arriving)}
+			for i := range c.requests {
+				c.requests[i].Expiry = hour
+			}
+			c.Scheduler = queue.New(c, queue.Options{})
+			c.model = c.AddModel(0, queue.ModelSpec{MaxBatch: 8, SLO: slo})
+			c.AddExecutor(0, queue.ExecutorSpec{Serves: []queue.Service{{Model: c.model}}})
+			c.arrive(1 + waiting)
+			c.now = 2 * slo
+			c.Advance(c.now)
+			least[waiting] = min(before, threadTime(t, func() { c.arrive(arriving) }))
+		}
+	}
+	t.Logf("%v with %d waiting, %v with %d", least[short]/arriving, short, least[long]/arriving, long)
+	require.Less(t, float64(least[long])/float64(least[short]), float64(steeper), "a request costs more the more others wait")
+}
+
 // threadTime is how long f keeps a processor busy.
 func threadTime(t *testing.T, f func()) time.Duration {
 	runtime.LockOSThread()

@@ -57,6 +57,14 @@ func (h *heap) remove(s *slot) {
 	}
 }
 
+// key returns the key of s, Never if it is in no heap.
+func (h heap) key(s *slot) Time {
+	if s.pos == 0 {
+		return Never
+	}
+	return h[s.pos-1].key
+}
+
 // min returns the key at the top, Never if the heap is empty.
 func (h heap) min() Time {
 	if len(h) == 0 {

@@ -186,7 +186,10 @@ func (s *Scheduler) extend(l *lane, r *Request, now Time) {
 			changed = true
 		}
 	}
-	if !changed && r.Expiry == Never {
+	if !changed {
+		if r.Expiry != Never {
+			s.wake(l, min(s.timers.key(&l.timer), r.Expiry+1))
+		}
 		return
 	}
 	if c, p := s.choose(l, now); c != nil {
