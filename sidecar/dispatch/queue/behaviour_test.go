@@ -448,3 +448,24 @@ func TestTheSameEventsGiveTheSameDecisions(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatAReconfigurationTakesOutDoesNotStart: requests are taken out of the queue within it, and no other request of their lane waits.
+func TestWhatAReconfigurationTakesOutDoesNotStart(t *testing.T) {
+	for name, takeOut := range map[string]func(f *fixture, m queue.ModelID, r *queue.Request){
+		"cancelled": func(f *fixture, _ queue.ModelID, r *queue.Request) { require.True(f.t, f.Cancel(1, r)) },
+		"emptied": func(f *fixture, m queue.ModelID, _ *queue.Request) {
+			require.NoError(f.t, f.Empty(1, m, queue.DropOutage))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			m := f.model("eager", "prefix", queue.LateServe, linear)
+			p := f.executor(0, 0, m)
+			waiting := f.enqueue(0, m, 2)[1]
+			f.Reconfigure(1, func() { takeOut(f, m, waiting) })
+			require.Equal(t, queue.Never, f.Next())
+			f.Complete(6, p)
+			require.Len(t, f.batches, 1)
+		})
+	}
+}

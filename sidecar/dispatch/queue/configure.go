@@ -275,7 +275,6 @@ func (s *Scheduler) RemoveModel(now Time, id ModelID) error {
 	now = s.hold(now)
 	s.empty(m, DropModelRemoved)
 	for _, l := range m.lanes {
-		s.rest(l)
 		l.leave()
 	}
 	m.unserve()
@@ -296,11 +295,6 @@ func (s *Scheduler) Empty(now Time, id ModelID, why DropReason) error {
 	}
 	now = s.advance(now)
 	s.empty(m, why)
-	if s.held == 0 {
-		for _, l := range m.lanes {
-			s.match(l, now)
-		}
-	}
 	s.end(m.pool, now)
 	return nil
 }
@@ -314,6 +308,7 @@ func (s *Scheduler) empty(m *model, why DropReason) {
 				s.drop(r, why)
 			}
 		}
+		s.rest(l)
 	}
 }
 

@@ -268,10 +268,15 @@ func (tw twins) reconfigure(t *rapid.T) {
 	id, m := pick(t, tw[0].models, any1), drawModel(t)
 	part := pick(t, tw[0].executors, any1)
 	spec := tw.drawExecutor(t)
+	cancelled := rapid.IntRange(0, len(tw[0].requests)).Draw(t, "cancelled") // or none
 	tw.both(func(w *world) {
 		w.s.Advance(w.now)
 		w.s.Reconfigure(w.now, func() {
 			w.changing = true
+			if cancelled < len(w.requests) && w.requests[cancelled].state == queued {
+				w.answer(w.requests[cancelled])
+				require.True(t, w.s.Cancel(w.now, &w.requests[cancelled].Request))
+			}
 			c := m
 			w.models[id] = &c
 			require.NoError(t, w.s.SetModel(w.now, id, m.spec))

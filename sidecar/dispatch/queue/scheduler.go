@@ -210,8 +210,11 @@ func (s *Scheduler) Cancel(now Time, r *Request) bool {
 	l := r.lane
 	s.take(l, r)
 	s.stats.Cancelled++
-	if s.held == 0 {
+	switch {
+	case s.held == 0:
 		s.match(l, now)
+	case l.n == 0:
+		s.rest(l) // the end of Reconfigure matches lanes that have requests
 	}
 	s.end(l.m.pool, now)
 	return true
