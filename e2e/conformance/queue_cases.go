@@ -110,7 +110,8 @@ func (q *queuedRun) end() {
 	q.all.Wait()
 }
 
-// rounds lets what is in line execute, and waits for all answers. What executes at the same time is answered before anything else executes, however long one of the answers takes.
+// rounds lets what is in line execute, and waits for all answers. Every partition executes one of them when a round is over, as long as there are as many, and all of these are answered before
+// anything else executes: a server that is slow to begin, or to answer, changes nothing in the order.
 func (q *queuedRun) rounds() {
 	q.e.Helper()
 	answers := func() int {
@@ -119,7 +120,9 @@ func (q *queuedRun) rounds() {
 		return len(q.order)
 	}
 	for q.inLine(0); answers() < q.sent; {
-		before, begun := answers(), q.gate.begun()
+		before := answers()
+		q.gate.executes(min(q.e.partitions(), q.sent-before))
+		begun := q.gate.begun()
 		q.gate.release(begun)
 		q.e.until(func() bool { return answers() == before+len(begun) }, time.Millisecond, "%d executions of queued are answered", len(begun))
 	}
