@@ -3,7 +3,10 @@
 
 package policy
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // ModelInstance is an instance of a model; maxBatch 0 means the model's own
 // maximum.
@@ -22,6 +25,14 @@ func (x *Partition) GPU() string {
 
 // OnCPU reports that the partition has a share of its node's CPUs and of no GPU.
 func (x *Partition) OnCPU() bool { return len(x.GetGpus()) == 0 }
+
+// Hosts is what the partition has a share of, as a person reads it: its GPUs, or "cpu".
+func (x *Partition) Hosts() string {
+	if x.OnCPU() {
+		return "cpu"
+	}
+	return strings.Join(x.GetGpus(), "+")
+}
 
 // Has reports whether an instance of the model lies on the partition.
 func (x *Partition) Has(model string) bool {

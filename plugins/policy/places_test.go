@@ -53,3 +53,9 @@ func TestPlacesAreThoseOfEachModel(t *testing.T) {
 		}
 	})
 }
+
+func TestHosts(t *testing.T) {
+	for want, gpus := range map[string][]string{"cpu": nil, "g0": {"g0"}, "g0+g1": {"g0", "g1"}} {
+		require.Equal(t, want, (&policy.Partition{Gpus: gpus}).Hosts())
+	}
+}

@@ -14,7 +14,6 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/conditions"
-	"github.com/conch-serving/conch/sidecar/plan"
 )
 
 // GPUs implements API.
@@ -100,7 +99,7 @@ func partitions(l control.Look) []api.Partition {
 
 func partition(l control.Look, p *policy.Partition) api.Partition {
 	out := api.Partition{
-		ID: p.GetId(), GPU: plan.Hosts(p), ThreadPercentage: int(p.GetThreadPercentage()), MemoryLimitBytes: p.GetMemoryLimitBytes(),
+		ID: p.GetId(), GPU: p.Hosts(), ThreadPercentage: int(p.GetThreadPercentage()), MemoryLimitBytes: p.GetMemoryLimitBytes(),
 		Rank: int(p.GetRank()), Reason: "not started", Serving: []string{},
 		BusyShare: l.BusyShares[p.GetId()], Conditions: []api.Condition{},
 		Models: each(p.GetInstances(), func(i *policy.Instance) string { return i.GetModel() }),

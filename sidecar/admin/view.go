@@ -256,11 +256,11 @@ func diff(p *control.Proposal) api.Diff {
 		out.Changes = append(out.Changes, api.Change{Action: action, Partition: partition, Model: model, Detail: detail})
 	}
 	for _, q := range p.Diff.Start {
-		add("start", q.GetId(), "", fmt.Sprintf("%d%% of %s", q.GetThreadPercentage(), plan.Hosts(q)))
+		add("start", q.GetId(), "", fmt.Sprintf("%d%% of %s", q.GetThreadPercentage(), q.Hosts()))
 	}
 	for _, r := range p.Diff.Replace {
 		add("replace", r.New.GetId(), "", fmt.Sprintf("%d%% of %s instead of %d%% of %s",
-			r.New.GetThreadPercentage(), plan.Hosts(r.New), r.Old.GetThreadPercentage(), plan.Hosts(r.Old)))
+			r.New.GetThreadPercentage(), r.New.Hosts(), r.Old.GetThreadPercentage(), r.Old.Hosts()))
 	}
 	for _, l := range p.Diff.Loads {
 		add("load", l.Partition.GetId(), l.Instance.GetModel(), "")

@@ -114,7 +114,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 	if from.Revision > 0 && same && (from.passThrough == "" || !o.apply) {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
 		if !o.dry {
-			c.withhold("", "", "")
+			c.withhold(nil)
 			c.planned(snapshot)
 		}
 		result.Duration = c.clock.Now().Sub(began)
@@ -151,7 +151,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 			})
 		}
 		if !o.dry {
-			c.withhold("", "", "")
+			c.withhold(nil)
 			c.planned(snapshot)
 		}
 		return proposal, result, nil
@@ -165,7 +165,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 
 	// 7. record
 	c.news(&c.holding, "")
-	c.withhold("", "", "")
+	c.withhold(nil)
 	c.metrics.Planned(proposal.Plan.GetPolicy(), "applied", proposal.Duration)
 	c.planned(snapshot)
 	result.Changed, result.Plan, result.Duration = true, c.current().Plan, c.clock.Now().Sub(began)
@@ -232,7 +232,7 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Appli
 	if o.try != nil {
 		name = o.try.Name
 	}
-	state := !o.dry && o.planner == nil // a plan of an operator's file is asked for once
+	lasts := !o.dry && o.planner == nil // a plan of an operator's file is asked for once
 	if errors.As(err, &violations) {
 		p.Violations = violations
 		if p.Plan == nil {
@@ -243,8 +243,8 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Appli
 		}
 		c.metrics.Planned(name, "rejected", p.Duration)
 		message := fmt.Sprintf("the plan of policy %s was rejected, %s serves on: %s", name, c.servingName(), violations.Error())
-		if state {
-			c.withhold(events.PlanRejected, name, message)
+		if lasts {
+			c.withhold(&api.Held{Kind: events.PlanRejected, Policy: name, Message: message})
 		}
 		if !o.dry && c.news(&c.failure, violations.Error()) {
 			c.event(api.Event{
@@ -256,8 +256,8 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Appli
 	}
 	c.metrics.Planned(name, "failed", p.Duration)
 	message := fmt.Sprintf("policy %s gave no plan, %s serves on: %v", name, c.servingName(), err)
-	if state {
-		c.withhold(events.PlanFailed, name, message)
+	if lasts {
+		c.withhold(&api.Held{Kind: events.PlanFailed, Policy: name, Message: message})
 	}
 	if !o.dry && c.news(&c.failure, err.Error()) {
 		c.event(api.Event{

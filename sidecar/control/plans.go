@@ -200,7 +200,7 @@ func (c *Control) Pin(ctx context.Context, r api.PinRequest) (Plan, error) {
 	if err := c.pin(&api.Pin{Author: author, Reason: r.Reason, Since: c.clock.Now()}); err != nil {
 		return Plan{}, err
 	}
-	c.withhold("", "", "") // no other is asked for
+	c.withhold(nil) // no other is asked for
 	c.event(api.Event{Kind: events.PlanPinned, Author: author, Reason: r.Reason, Message: fmt.Sprintf("plan %d is pinned: no other takes its place by itself", current.Revision)})
 	return c.CurrentPlan(), nil
 }

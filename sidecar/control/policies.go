@@ -160,7 +160,7 @@ func (c *Control) use(ctx context.Context, ref policyhost.Ref, author, reason st
 	if before != "" && before != ref.Name {
 		message += " in place of " + before
 	}
-	c.withhold("", "", "") // another policy, or the same with other parameters, has other plans
+	c.withhold(nil) // another policy, or the same with other parameters, has other plans
 	c.event(api.Event{Kind: events.PolicyChanged, Author: author, Reason: reason, Message: message, Fields: map[string]string{"policy": ref.Name, "before": before}})
 	return nil
 }

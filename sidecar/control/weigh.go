@@ -49,7 +49,7 @@ func (c *Control) held(p *Proposal, o order, result *Applied) (*Proposal, *Appli
 	c.metrics.Planned(p.Plan.GetPolicy(), "held", p.Duration)
 	c.planned(p.Snapshot)
 	message := fmt.Sprintf("%s serves on, a plan of policy %s is held back: %s (%s)", c.servingName(), p.Plan.GetPolicy(), p.Judgement.Text, p.Diff.Summary())
-	c.withhold(events.PlanHeld, p.Plan.GetPolicy(), message)
+	c.withhold(&api.Held{Kind: events.PlanHeld, Policy: p.Plan.GetPolicy(), Message: message})
 	if c.news(&c.holding, string(p.Judgement.Verdict)+" "+p.Diff.Summary()) {
 		c.event(api.Event{
 			Kind: events.PlanHeld, Author: o.author, Reason: o.reason, Seconds: p.Duration.Seconds(),
@@ -59,18 +59,18 @@ func (c *Control) held(p *Proposal, o order, result *Applied) (*Proposal, *Appli
 	return p, result, nil
 }
 
-// withhold shows why the plan that was made last does not serve; without a kind: it does, or would change nothing.
-func (c *Control) withhold(kind api.EventKind, by, message string) {
+// withhold shows why the plan that was made last does not serve, since now or since the last one did not serve for a reason of the same kind. Nil: it does, or would
+// change nothing.
+func (c *Control) withhold(why *api.Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch last := c.withheld; {
-	case kind == "":
-		c.withheld = nil
-	case last != nil && last.Kind == kind && last.Policy == by:
-		c.withheld = &api.Held{Kind: kind, Policy: by, Since: last.Since, Message: message}
-	default:
-		c.withheld = &api.Held{Kind: kind, Policy: by, Since: c.clock.Now(), Message: message}
+	if why != nil {
+		why.Since = c.clock.Now()
+		if last := c.withheld; last != nil && last.Kind == why.Kind && last.Policy == why.Policy {
+			why.Since = last.Since
+		}
 	}
+	c.withheld = why
 }
 
 // Held is why the plan that was made last does not serve; nil where it does, or would change nothing.

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
 // Owner is the replica that executes.
@@ -57,7 +58,7 @@ func newReign(o Owner) (*reign, error) {
 		return r, nil
 	}
 	conn, err := grpc.NewClient("passthrough:///"+o.GRPC,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), forward.UnsentIsLost(),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(4*window),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingPatience}),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -159,7 +159,7 @@ func Explain(s *policy.Snapshot, p *policy.Plan, model string) (*Explanation, er
 func placement(x *policy.Index, p *policy.Plan, part *policy.Partition, m *policy.Model) Placement {
 	gpu := x.GPUOf(part)
 	at := Placement{
-		Partition: part.GetId(), Node: part.GetNode(), GPU: Hosts(part), GPUType: x.TypeOf(part),
+		Partition: part.GetId(), Node: part.GetNode(), GPU: part.Hosts(), GPUType: x.TypeOf(part),
 		Share: part.GetThreadPercentage(), Rank: part.GetRank(), Enforced: gpu.GetSharesEnforced(),
 	}
 	for _, in := range part.GetInstances() {

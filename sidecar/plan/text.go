@@ -152,7 +152,7 @@ func change(name string, had, has bool, was, is string) string {
 }
 
 func processText(p *policy.Partition) string {
-	text := fmt.Sprintf("%d%% of %s", p.GetThreadPercentage(), Hosts(p))
+	text := fmt.Sprintf("%d%% of %s", p.GetThreadPercentage(), p.Hosts())
 	if p.GetNode() != "" {
 		text += " on " + p.GetNode()
 	}
@@ -174,15 +174,6 @@ func instanceText(in *policy.Instance) string {
 		text += fmt.Sprintf(", for %.4g rows/s", in.GetRate())
 	}
 	return text
-}
-
-// Hosts is what a partition has a share of, as a person reads it: its GPUs, or
-// "cpu".
-func Hosts(p *policy.Partition) string {
-	if p.OnCPU() {
-		return "cpu"
-	}
-	return strings.Join(p.GetGpus(), "+")
 }
 
 // routeText is the variants of a route with their parts of the requests.

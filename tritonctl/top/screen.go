@@ -343,10 +343,11 @@ const helpText = `Keys
   q, Ctrl-C             quit
 
 Figures are over conch's statistics window. The small bars are the last ten
-seconds. BAD requests were late, dropped, refused or failed; ! is above the 1%
-up to which a rate is held. WAIT is how many requests wait, OLDEST for how long,
-SLACK the time until the next batch must start. Shares are parts of a GPU:
-████░░░░ 50%. LAST HOUR has a block for five minutes: █ 99% in time or more, a
-step less for each percent, · nothing measured.
+seconds. BAD requests were late, dropped, refused, failed, or given up at their
+caller's gRPC deadline; ! is above the 1% up to which a rate is held. WAIT is
+how many requests wait, OLDEST for how long, SLACK the time until the next batch
+must start. Shares are parts of a GPU: ████░░░░ 50%. LAST HOUR has a block for
+five minutes: █ 99% in time or more, a step less for each percent, · nothing
+measured.
 
 tritonctl top --once -o json writes the same state for programs.`

@@ -76,8 +76,8 @@ type Model struct {
 	Rate        float64      `json:"rate"`
 	Burstiness  float64      `json:"burstiness"`
 	Goodput     float64      `json:"goodput"`
-	// BadRate is the part of the requests that were late, dropped, refused or failed. LateRate is that of the late and dropped without the others: what policies
-	// see of it, and triggers.badRate is about.
+	// BadRate is the part of the requests that were late, dropped, refused, failed, or given up at their caller's gRPC deadline. LateRate is the part that was late or
+	// dropped: policies see only that, and triggers.badRate compares it.
 	BadRate           float64   `json:"bad_rate"`
 	LateRate          float64   `json:"late_rate"`
 	MeanBatch         float64   `json:"mean_batch"`
@@ -164,7 +164,7 @@ func (g GPU) Key() string {
 // Partition is a share of a GPU served by one Triton process.
 type Partition struct {
 	ID string `json:"id"`
-	// GPU is its id; "cpu" where it is the node's CPUs.
+	// GPU is its GPU's id; "cpu" where it is on the node's CPUs; the ids with "+" between them where it has several GPUs.
 	GPU              string `json:"gpu"`
 	ThreadPercentage int    `json:"thread_percentage"`
 	MemoryLimitBytes uint64 `json:"memory_limit_bytes,omitempty"`

@@ -82,7 +82,7 @@ type ModelRequests struct {
 
 // Attainment counts the requests of a model that ended in a window.
 type Attainment struct {
-	// Seconds is how long the window is. It begins with a half second, so the statistics window is up to half a second longer.
+	// Seconds is how long the window is. It is up to half a second longer than the statistics window, because requests are counted by half seconds.
 	Seconds float64 `json:"seconds"`
 	// Requests that ended, and those that were answered in time. Requests whose caller left, or that waited for their model to be loaded, count in neither.
 	Requests uint64 `json:"requests"`

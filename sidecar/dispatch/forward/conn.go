@@ -6,9 +6,7 @@ package forward
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"sync"
@@ -17,14 +15,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
@@ -102,6 +98,7 @@ func (c *Conn) options() []grpc.DialOption {
 		grpc.WithDisableServiceConfig(),
 		// Conch retries itself, elsewhere, and once.
 		grpc.WithDisableRetry(),
+		UnsentIsLost(),
 		grpc.WithIdleTimeout(0),
 		grpc.WithReadBufferSize(connectionBuffer),
 		grpc.WithWriteBufferSize(connectionBuffer),
@@ -288,14 +285,7 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method string, data mem.
 	}
 	a.Frame.Data.Free()
 	a.Frame.Data = nil
-	switch {
-	case !errors.Is(err, io.EOF):
-		err = classify(err, a.Header != nil || a.Trailer != nil)
-	case ctx.Err() != nil:
-		err = status.FromContextError(ctx.Err()).Err()
-	default: // grpc-go has made the call again, and that has ended before the message was handed over
-		err = &lostError{status.Error(codes.Unavailable, "the call ended before its message was sent")}
-	}
+	err = classify(err, a.Header != nil || a.Trailer != nil)
 	// What grpc-go makes up comes without metadata of the server.
 	a.LastWord = len(a.Header)+len(a.Trailer) > 0 && ctx.Err() == nil && !Lost(err)
 	return &a, err

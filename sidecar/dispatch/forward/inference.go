@@ -50,8 +50,8 @@ type inferenceConn struct {
 }
 
 // newInferenceConn begins to connect to an address as Dial takes it.
-func newInferenceConn(address string, secured credentials.TransportCredentials, pool mem.BufferPool, other *grpc.ClientConn) *inferenceConn {
-	l := &inferenceConn{network: "tcp", address: address, authority: address, credentials: secured, pool: pool, grpc: other, again: make(chan struct{}, 1)}
+func newInferenceConn(address string, secured credentials.TransportCredentials, pool mem.BufferPool, conn *grpc.ClientConn) *inferenceConn {
+	l := &inferenceConn{network: "tcp", address: address, authority: address, credentials: secured, pool: pool, grpc: conn, again: make(chan struct{}, 1)}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		l.network, l.address, l.authority = "unix", strings.TrimPrefix(path, "//"), "localhost"
 	}

@@ -4,10 +4,13 @@
 package forward
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -39,6 +42,21 @@ func classify(err error, metadata bool) error {
 		return &lostError{err}
 	}
 	return err
+}
+
+// UnsentIsLost is an option of a connection on which Lost is true of unary calls that ended before their message was handed over. Grpc-go makes a call
+// again by itself that a server has refused before it began, and returns io.EOF, which is no status, where that one ends so early.
+func UnsentIsLost() grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		err := invoke(ctx, method, request, reply, conn, options...)
+		switch {
+		case !errors.Is(err, io.EOF):
+			return err
+		case ctx.Err() != nil:
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		return &lostError{status.Error(codes.Unavailable, "the call ended before its message was sent")}
+	})
 }
 
 // lostText recognises grpc-go's own errors by their beginnings: after headers

@@ -24,8 +24,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
-// listen is an HTTP port whose connections are served by a function, and a Conn to it.
-func listen(t *testing.T, serve func(net.Conn)) *forward.Conn {
+// accepting is the address of a listener whose connections are served by a function, until the test ends.
+func accepting(t *testing.T, serve func(net.Conn)) (address string) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
@@ -42,9 +42,15 @@ func listen(t *testing.T, serve func(net.Conn)) *forward.Conn {
 			}()
 		}
 	}()
-	c, err := forward.Dial("127.0.0.1:1", forward.Options{HTTP: l.Addr().String(), IdleHTTP: time.Hour})
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return l.Addr().String()
+}
+
+// listen is an HTTP port whose connections are served by a function, and a Conn to it.
+func listen(t *testing.T, serve func(net.Conn)) *forward.Conn {
+	c, err := forward.Dial("127.0.0.1:1", forward.Options{HTTP: accepting(t, serve), IdleHTTP: time.Hour})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()); _ = l.Close(); <-done })
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
 

@@ -40,19 +40,31 @@ func (s *second) HandleRPC(_ context.Context, event stats.RPCStats) {
 // TestACallThatIsRefusedBeforeItsMessageIsLost: grpc-go makes a call again that the server has refused, which refuses it once more before the message is handed over. grpc-go's
 // error is io.EOF then.
 func TestACallThatIsRefusedBeforeItsMessageIsLost(t *testing.T) {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ended, served := make(chan struct{}), make(chan error, 1)
-	go func() { served <- refuseTwice(l, ended) }()
-	c, err := forward.Dial(l.Addr().String(), forward.Options{DialOptions: []grpc.DialOption{grpc.WithStatsHandler(&second{ended: ended})}})
-	require.NoError(t, err)
-	p := &counted{}
-	_, err = call(t.Context(), c, &batch.Frame{Data: mem.BufferSlice{mem.NewBuffer(p.Get(5000), p)}})
-	require.True(t, forward.Lost(err), "%v", err)
-	require.NoError(t, c.Close())
-	require.NoError(t, l.Close())
-	require.NoError(t, <-served)
-	require.Zero(t, p.out)
+	for name, ask := range map[string]func(context.Context, *forward.Conn, *batch.Frame) error{
+		"passed on": func(ctx context.Context, c *forward.Conn, request *batch.Frame) error {
+			_, err := call(ctx, c, request)
+			return err
+		},
+		"a generated client's": func(ctx context.Context, c *forward.Conn, request *batch.Frame) error {
+			return c.Invoke(ctx, method, request, &batch.Frame{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			ended, served := make(chan struct{}), make(chan error, 1)
+			go func() { served <- refuseTwice(l, ended) }()
+			c, err := forward.Dial(l.Addr().String(), forward.Options{DialOptions: []grpc.DialOption{grpc.WithStatsHandler(&second{ended: ended})}})
+			require.NoError(t, err)
+			p := &counted{}
+			err = ask(t.Context(), c, &batch.Frame{Data: mem.BufferSlice{mem.NewBuffer(p.Get(5000), p)}})
+			require.True(t, forward.Lost(err), "%v", err)
+			require.NoError(t, c.Close())
+			require.NoError(t, l.Close())
+			require.NoError(t, <-served)
+			require.Zero(t, p.out)
+		})
+	}
 }
 
 // refuseTwice serves one connection, and refuses its calls: the first one once it is there, the second one at once. It closes ended once the client knows of the second refusal.

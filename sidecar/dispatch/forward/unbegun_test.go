@@ -30,25 +30,9 @@ type choosy struct {
 
 // connect serves the server's connections, and returns a Conn to it.
 func (s *choosy) connect(t *testing.T) *forward.Conn {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	c, err := forward.Dial(accepting(t, func(conn net.Conn) { _ = s.serve(conn) }), forward.Options{}) // each to its end
 	require.NoError(t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = conn.Close() }()
-				_ = s.serve(conn) // to its end
-			}()
-		}
-	}()
-	c, err := forward.Dial(l.Addr().String(), forward.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()); _ = l.Close(); <-done })
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
 

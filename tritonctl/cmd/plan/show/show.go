@@ -5,7 +5,6 @@
 package show
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -55,7 +54,7 @@ func draw(t *output.Table, shown api.Plan) {
 	}
 	t.Row("PARTITION", "GPU", "SHARE", "MEMORY", "RANK", "SERVES")
 	for _, q := range p.GetPartitions() {
-		t.Row(q.GetId(), cmp.Or(q.GPU(), "cpu"), fmt.Sprintf("%d%%", q.GetThreadPercentage()), output.Bytes(q.GetMemoryLimitBytes()), q.GetRank(), serves(q))
+		t.Row(q.GetId(), q.Hosts(), fmt.Sprintf("%d%%", q.GetThreadPercentage()), output.Bytes(q.GetMemoryLimitBytes()), q.GetRank(), serves(q))
 	}
 	for _, u := range p.GetUnplaced() {
 		t.Line("not placed: " + u.GetModel() + ": " + u.GetText())
