@@ -63,6 +63,13 @@ func newAPI(t *testing.T, objects ...runtime.Object) *api {
 	return a
 }
 
+// PrependReactor is the fake's own, which does not lock what replicas that run already read.
+func (a *api) PrependReactor(verb, resource string, react clienttesting.ReactionFunc) {
+	a.Lock()
+	defer a.Unlock()
+	a.Fake.PrependReactor(verb, resource, react)
+}
+
 // replica is a conch of the release.
 type replica struct {
 	*Cluster

@@ -47,6 +47,13 @@ type testCluster struct {
 
 var pods = core.SchemeGroupVersion.WithResource("pods")
 
+// PrependReactor is the fake's own, which does not lock what a driver that runs already reads.
+func (c *testCluster) PrependReactor(verb, resource string, react clienttesting.ReactionFunc) {
+	c.Lock()
+	defer c.Unlock()
+	c.Fake.PrependReactor(verb, resource, react)
+}
+
 func newCluster(t *testing.T, objects ...runtime.Object) *testCluster {
 	t.Helper()
 	c := &testCluster{Clientset: fake.NewClientset(objects...), t: t, denied: map[string]bool{}, pods: map[string]*minitriton.Server{}}
