@@ -43,6 +43,7 @@ func (s liveScenario) settings(p zoo.Profile) []liveRow {
 		return delay(t, part)
 	}
 	limited := func(t rig.TritonSetup) rig.TritonSetup { t.RateLimiter = true; return t }
+	instances := func(t rig.TritonSetup, n int) rig.TritonSetup { t.Instances = n; return t }
 	placed := func(t rig.TritonSetup, copies int, words string) rig.TritonSetup {
 		t.Placement, t.Placed = s.placement(copies), words
 		return t
@@ -58,7 +59,10 @@ func (s liveScenario) settings(p zoo.Profile) []liveRow {
 		kind("preferred", preferred(each, .1, 4), preferred(each, .2, 8)),
 		kind("queue_timeout", timeout(.6), timeout(.4)),
 		kind("node_dynamic", delays(bound)...),
-		kind("node_free", delays(free)...),
+		kind("node_free", delay(free, .3), delay(free, .5), delay(free, .1), free),
+		kind("node_free_batch", batch(delay(free, .3), 16), batch(delay(free, .3), 8), batch(delay(free, .1), 16), batch(delay(free, .1), 8)),
+		kind("node_free_preferred", preferred(free, .3, 8), preferred(free, .3, 16), preferred(free, .3, 4)),
+		kind("node_free_limiter", delay(limited(free), .3), limited(free), delay(limited(instances(free, 2)), .3), limited(instances(free, 2))),
 		kind("node_batch", batch(free, 16), batch(free, 8), batch(bound, 16), batch(bound, 8)),
 		kind("node_preferred", preferred(free, .1, 4), preferred(free, .2, 8)),
 		kind("node_limiter", limited(bound), delay(limited(bound), .1)),
@@ -69,6 +73,7 @@ func (s liveScenario) settings(p zoo.Profile) []liveRow {
 			kind("dedicated", placed(each, 2, onTwo), placed(each, 1, onOne)),
 			kind("rate_limiter", limited(each), placed(limited(each), 2, onTwo), placed(limited(each), 1, onOne)),
 			kind("affine", affine, delay(affine, .1)),
+			kind("node_free_copies", delay(instances(free, 1), .3), delay(instances(free, 2), .3), instances(free, 1), instances(free, 2)),
 			kind("node_copies", placed(bound, 2, onTwo), placed(bound, 1, onOne), placed(limited(bound), 2, onTwo)),
 		)
 	}

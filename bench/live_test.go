@@ -23,6 +23,26 @@ func TestPlacementsDealModelsOutEvenly(t *testing.T) {
 	require.Equal(t, [][]int{{0, 2, 4, 6}, {1, 3, 5, 7}, {0, 2, 4, 6}, {1, 3, 5, 7}}, s.placement(2))
 }
 
+// TestFreeInstancesAreScreenedAlone: --only 8on4.triton.node_free, which docs/comparison.md names, has the present best setting first, and nothing of Conch.
+func TestFreeInstancesAreScreenedAlone(t *testing.T) {
+	s := eightOnFour()
+	b := &bench{only: "8on4.triton.node_free"}
+	var all []string
+	for _, row := range append(s.settings(zoo.Profile{SLO: 25 * time.Millisecond}), s.conchs(zoo.Profile{SLO: 1})...) {
+		if b.is(s, row) {
+			for _, setup := range row.setups {
+				all = append(all, setup.String())
+			}
+		}
+	}
+	require.Len(t, all, 19)
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(all))), 19)
+	require.Equal(t, rig.TritonSetup{Node: rig.NodeFree, DynamicBatching: zoo.DynamicBatching{MaxQueueDelay: 37500 * time.Microsecond}}.String(), all[0])
+	for _, setup := range all {
+		require.Contains(t, setup, string(rig.NodeFree))
+	}
+}
+
 // TestEveryRowHasAFigure: names are good and the ratios compare what they say.
 func TestEveryRowHasAFigure(t *testing.T) {
 	for _, s := range []liveScenario{oneOnFour(), eightOnFour()} {

@@ -84,7 +84,7 @@ func liveTable(f byName) string {
 		add("Triton, a server per GPU, "+kind[0]+", screened", "triton."+kind[1]+".screened", 0)
 		add("Triton, a server per GPU, "+kind[0]+", req/s", "triton."+kind[1]+".goodput", 0)
 	}
-	for _, kind := range [][2]string{{"dynamic", "dynamic"}, {"free", "free"}, {"batch", "batch"}, {"preferred", "preferred"}, {"rate limiter", "limiter"}, {"copies", "copies"}} {
+	for _, kind := range [][2]string{{"dynamic", "dynamic"}, {"free", "free"}, {"free, batch", "free_batch"}, {"free, preferred", "free_preferred"}, {"free, rate limiter", "free_limiter"}, {"free, copies", "free_copies"}, {"batch", "batch"}, {"preferred", "preferred"}, {"rate limiter", "limiter"}, {"copies", "copies"}} {
 		add("Triton, one server for all GPUs, "+kind[0]+", screened", "triton.node_"+kind[1]+".screened", 0)
 	}
 	add("**Triton, the best with a server per GPU**", "triton.each.goodput", 0)

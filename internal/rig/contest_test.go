@@ -75,6 +75,7 @@ func TestSetupsSayWhatIsSpecial(t *testing.T) {
 			DynamicBatching: zoo.DynamicBatching{MaxQueueDelay: 2 * time.Millisecond, PreferredBatchSizes: []int{4, 8}, QueueTimeout: 50 * time.Millisecond},
 			Placement:       [][]int{{0}}, Placed: "each model on 1 GPU", RateLimiter: true,
 		},
+		"max_queue_delay 0s, one server for all GPUs, instances on any free GPU, 2 of each model, rate limiter, one execution per GPU": TritonSetup{Node: NodeFree, Instances: 2, RateLimiter: true},
 		"late: drop": ConchSetup{},
 		"late: drop, discipline timeout, max_queue_delay 2ms": ConchSetup{Discipline: "timeout", Parameters: map[string]string{"max_queue_delay": "2ms"}},
 	} {

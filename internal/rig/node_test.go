@@ -26,7 +26,7 @@ func TestOneServerOverTwoGPUs(t *testing.T) {
 		t.Skip(nightly)
 	}
 	models := rig.Copies(zoo.Profile{Model: "hundred", GPUType: zoo.A100, Beta: 100 * time.Millisecond, SLO: 2 * time.Second}, 2, 1, 1)
-	for _, o := range []rig.TritonOptions{{Node: rig.NodeBound}, {Node: rig.NodeFree}, {Node: rig.NodeBound, RateLimiter: true}} {
+	for _, o := range []rig.TritonOptions{{Node: rig.NodeBound}, {Node: rig.NodeFree}, {Node: rig.NodeBound, RateLimiter: true}, {Node: rig.NodeFree, RateLimiter: true}, {Node: rig.NodeFree, RateLimiter: true, Instances: 1}} {
 		o.Server, o.Models, o.GPUs, o.Dynamic = server, models, 2, &zoo.DynamicBatching{}
 		tritons, err := rig.StartTritons(t.Context(), o)
 		require.NoError(t, err)

@@ -41,6 +41,8 @@ type TritonSetup struct {
 	zoo.DynamicBatching
 	// Node is how one server serves all GPUs; empty: a server per GPU.
 	Node Node
+	// Instances is how many instances each model has that are bound to no GPU (NodeFree); 0: as many as there are GPUs.
+	Instances int
 	// MaxBatch is max_batch_size; 0 is that of the models.
 	MaxBatch int
 	// Affine has callers send a model's requests to one server each, unless that has more than a fair share of what is outstanding (consistent
@@ -49,7 +51,8 @@ type TritonSetup struct {
 	// Placement lists the models of each GPU; nil means that every GPU has every model. Placed says it in words.
 	Placement [][]int
 	Placed    string
-	// RateLimiter lets one model of a GPU execute at a time (tritonserver --rate-limit=execution_count).
+	// RateLimiter lets one model of a GPU execute at a time, or, of instances that are bound to no GPU, as many at once as there are GPUs (tritonserver
+	// --rate-limit=execution_count).
 	RateLimiter bool
 }
 
@@ -61,6 +64,9 @@ func (t TritonSetup) String() string {
 	all := []string{fmt.Sprintf("max_queue_delay %v", t.MaxQueueDelay)}
 	if t.Node != "" {
 		all = append(all, "one server for all GPUs, "+string(t.Node))
+	}
+	if t.Instances > 0 {
+		all = append(all, fmt.Sprintf("%d of each model", t.Instances))
 	}
 	if t.MaxBatch > 0 {
 		all = append(all, fmt.Sprintf("max_batch_size %d", t.MaxBatch))
@@ -86,7 +92,7 @@ func (t TritonSetup) String() string {
 func (t TritonSetup) start(ctx context.Context, c *Contest) (running, error) {
 	tritons, err := StartTritons(ctx, TritonOptions{
 		Server: c.Server, Models: c.Models, GPUs: c.GPUs, Placement: t.Placement, Dynamic: &t.DynamicBatching, RateLimiter: t.RateLimiter,
-		Node: t.Node, MaxBatch: t.MaxBatch, Affine: t.Affine,
+		Node: t.Node, Instances: t.Instances, MaxBatch: t.MaxBatch, Affine: t.Affine,
 	})
 	if err != nil {
 		return nil, err

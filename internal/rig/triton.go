@@ -4,6 +4,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,11 +36,14 @@ type TritonOptions struct {
 	Dynamic *zoo.DynamicBatching
 	// Node is how one server serves all GPUs; empty: a server per GPU. It needs a real Server.
 	Node Node
+	// Instances is how many each model has under NodeFree; 0: as many as there are GPUs.
+	Instances int
 	// MaxBatch is max_batch_size; 0 is that of the models.
 	MaxBatch int
 	// Affine has callers prefer a server for each model.
 	Affine bool
-	// RateLimiter has Triton's rate limiter execute one model at a time on each GPU. It needs a real Server.
+	// RateLimiter has Triton's rate limiter execute one model at a time on each GPU, and under NodeFree as many at once as there are GPUs. It needs a real
+	// Server.
 	RateLimiter bool
 }
 
@@ -127,7 +131,7 @@ func (t *Tritons) startNode(ctx context.Context, o TritonOptions) error {
 	if on == nil {
 		on = homes(len(o.Models.list), o.GPUs)
 	}
-	how := batching{dynamic: o.Dynamic, takesTurns: o.RateLimiter, maxBatch: o.MaxBatch, instances: o.GPUs}
+	how := batching{dynamic: o.Dynamic, takesTurns: o.RateLimiter, maxBatch: o.MaxBatch, instances: cmp.Or(o.Instances, o.GPUs)}
 	if o.Node == NodeBound {
 		how.onGPUs = func(model int) (all []string) {
 			for _, gpu := range on[model] {
@@ -246,6 +250,9 @@ func (t *Tritons) startReal(o TritonOptions, gpu, repository string) error {
 	}
 	if o.RateLimiter {
 		arguments = append(arguments, "--rate-limit=execution_count")
+	}
+	if o.RateLimiter && o.Node == NodeFree {
+		arguments = append(arguments, fmt.Sprintf("--rate-limit-resource=%s:%d", zoo.TurnsResource, o.GPUs))
 	}
 	environment := []string{"CONCH_PARTITION=" + name, "CONCH_GPU=" + gpu, "CONCH_SHARE=100", "CONCH_EMULATION_DIR=" + t.dir}
 	c, err := start("tritonserver of "+name, filepath.Join(t.dir, name+".log"), o.Server, arguments, environment)

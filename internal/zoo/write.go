@@ -21,6 +21,9 @@ type DynamicBatching struct {
 	QueueTimeout time.Duration
 }
 
+// TurnsResource is the rate_limiter resource of instances that are bound to no GPU (Model.TakesTurns).
+const TurnsResource = "GPU"
+
 // Model is a model directory to be written: a profile and the rest of its config.pbtxt.
 type Model struct {
 	// Name of the directory and the model; the profile's model name unless given.
@@ -49,9 +52,9 @@ type Model struct {
 	OnGPUs []string
 	// Dynamic asks for Triton's dynamic batching; nil means none.
 	Dynamic *DynamicBatching
-	// TakesTurns gives every instance a rate_limiter resource of which the server has one: a server started with
-	// --rate-limit=execution_count then executes one instance at a time, and forms a batch only when it may execute. With OnGPUs each GPU is a
-	// resource of its own.
+	// TakesTurns gives every instance a rate_limiter resource of which the server has one, unless --rate-limit-resource says how many: a server started
+	// with --rate-limit=execution_count then executes as many instances at a time, and forms a batch only when it may execute. With OnGPUs each GPU is
+	// a resource of its own.
 	TakesTurns bool
 	// ModelPy is written as 1/model.py, which a real server needs and minitriton does not.
 	ModelPy []byte
@@ -106,7 +109,7 @@ func (m Model) Config() (string, error) {
 		return fmt.Sprintf(" rate_limiter { resources [ { name: %q count: 1 global: true } ] }", resource)
 	}
 	if len(m.OnGPUs) == 0 {
-		fmt.Fprintf(&b, "instance_group [ { count: %d kind: KIND_CPU%s } ]\n", max(1, m.Instances), limiter("GPU"))
+		fmt.Fprintf(&b, "instance_group [ { count: %d kind: KIND_CPU%s } ]\n", max(1, m.Instances), limiter(TurnsResource))
 	}
 	for _, gpu := range m.OnGPUs {
 		fmt.Fprintf(&b, "instance_group { name: %q count: 1 kind: KIND_CPU%s }\n", gpu, limiter(gpu))
