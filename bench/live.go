@@ -246,27 +246,34 @@ func (s liveScenario) ratios(r *figure.Report, all map[string]*standings) {
 	add("attached_to_node", all["conch.attached_at_once"], all[nodeRow], "Conch attached to one server for all GPUs, over that server's own best")
 }
 
-// overlaps measures eight models on four GPUs where a part of an execution's fixed cost runs beside other executions, as it may on a real GPU. Of Triton it
-// has the settings that are best without overlap: dynamic batching with no delay and a short one, with a server per GPU and with one for all.
+// overlapTritons are the rows of Triton where executions overlap: dynamic batching with the delays of settings, with a server per GPU and with one for all.
+func overlapTritons(p zoo.Profile) []liveRow {
+	delayed := func(t rig.TritonSetup, parts ...float64) (all []rig.Setup) {
+		for _, part := range parts {
+			t.MaxQueueDelay = sloOf(p)(part)
+			all = append(all, t)
+		}
+		return all
+	}
+	return []liveRow{{eachRow, delayed(rig.TritonSetup{}, 0, .1, .3)}, {nodeRow, delayed(rig.TritonSetup{Node: rig.NodeFree}, .1, .3, 0)}}
+}
+
+// overlaps measures eight models on four GPUs where a part of an execution's fixed cost runs beside other executions, as it may on a real GPU.
 func (b *bench) overlaps(ctx context.Context, r *figure.Report) error {
 	p, err := b.emulatedLive(r)
 	if err != nil {
 		return err
 	}
 	s := eightOnFour()
-	delayed := rig.TritonSetup{DynamicBatching: zoo.DynamicBatching{MaxQueueDelay: sloOf(p)(.1)}}
-	freeDelayed := delayed
-	freeDelayed.Node = rig.NodeFree
 	for _, percent := range []int{0, 40, 80} {
 		if !strings.Contains(fmt.Sprintf("live.overlap.o%d", percent), b.only) {
 			continue
 		}
 		c := b.contest(s, p)
 		c.Models = c.Models.Overlapping(float64(percent) / 100)
-		order := []*standings{
-			{row: liveRow{eachRow, []rig.Setup{rig.TritonSetup{}, delayed}}},
-			{row: liveRow{nodeRow, []rig.Setup{rig.TritonSetup{Node: rig.NodeFree}, freeDelayed}}},
-			{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}}},
+		var order []*standings
+		for _, row := range append(overlapTritons(p), liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}}) {
+			order = append(order, &standings{row: row})
 		}
 		if percent > 0 { // where executions take turns, two at once are late at any load (docs/operations.md)
 			order = append(order, &standings{row: liveRow{conchRow, []rig.Setup{rig.ConchSetup{Executions: 2}}}})

@@ -75,6 +75,18 @@ func TestEveryRowHasAFigure(t *testing.T) {
 	}
 }
 
+// TestOverlapHasTheBestSettingsWithoutIt: what is called Triton where executions overlap has the settings that are the best of all where they do not.
+func TestOverlapHasTheBestSettingsWithoutIt(t *testing.T) {
+	reports, err := figure.Read(filepath.Join("..", "results"))
+	require.NoError(t, err)
+	cases, err := zoo.Cases()
+	require.NoError(t, err)
+	for _, row := range overlapTritons(cases[0].Profile) {
+		best := byNameOf(reports)["live.8on4."+row.name+".goodput"].Note
+		require.True(t, slices.ContainsFunc(row.setups, func(s rig.Setup) bool { return strings.HasSuffix(best, ": "+s.String()) }), "%s: %s", row.name, best)
+	}
+}
+
 // TestPublishedMixesWereAskedAboutFirst: what is published of a load was measured after the answer of advise that is published beside it.
 func TestPublishedMixesWereAskedAboutFirst(t *testing.T) {
 	reports, err := figure.Read(filepath.Join("..", "results"))

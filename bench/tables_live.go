@@ -12,7 +12,7 @@ func overlapTable(f byName) string {
 		name := fmt.Sprintf("live.overlap.o%d.", percent)
 		rows = append(rows, []string{fmt.Sprintf("%d%%", percent), f.cell(name+"triton.goodput", 0), f.cell(name+"conch.goodput", 0), f.cell(name+"goodput_ratio", 2), f.cell(name+"two.goodput", 0), f.cell(name+"two_ratio", 2)})
 	}
-	return write([]string{"of the fixed cost beside other executions", "Triton's best, req/s", "Conch, req/s", "over Triton", "Conch, two executions at once, req/s", "over Triton"}, rows)
+	return write([]string{"of the fixed cost beside other executions", "Triton, the best of its settings here, req/s", "Conch, req/s", "over Triton", "Conch, two executions at once, req/s", "over Triton"}, rows)
 }
 
 // mixesTable has, for each mix, what `tritonctl advise` said before it was measured, and what was measured then.
