@@ -22,7 +22,7 @@ import (
 
 const (
 	// developmentSeed draws the loads that adaptive was developed on. finalSeed was chosen when its development was over; its loads were measured, rules
-	// were changed, and they were measured again. unseenSeed was drawn after that, from /dev/urandom, once.
+	// were changed, and they were measured again. unseenSeed was drawn after that, from /dev/urandom, once, on 24 November 2026.
 	developmentSeed, finalSeed, unseenSeed = 20260101, 20261122, 757701353
 	// unseenRequests is how many requests of the rarest model a trial has at least, unseenMost how many of all models at most.
 	unseenRequests, unseenMost = 4000, 60000
@@ -197,7 +197,7 @@ func unseenSets() []unseenSet {
 		{"named", 0, "the loads that the generator was made after"},
 		{"development", developmentSeed, "the seed that `adaptive` was developed on"},
 		{"final", finalSeed, "measured, then rules were changed, then measured again: no unseen seed any more"},
-		{"unseen", unseenSeed, "a seed drawn after the last change of a rule, measured once"},
+		{"unseen", unseenSeed, "drawn and measured once, on 24 November 2026; the queue has changed since"},
 	}
 }
 
