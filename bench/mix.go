@@ -285,7 +285,7 @@ func (b *bench) mixes(ctx context.Context, set mixSet, r *figure.Report) error {
 		return err
 	}
 	ratios := map[string][]float64{}
-	hits, answered := map[string]int{}, map[string]int{}
+	hits, answered, ofAdvised := map[string]int{}, map[string]int{}, map[string][]float64{}
 	return b.eachMix(ctx, set, r, func(m mix) error {
 		h, err := b.measureMix(ctx, m)
 		if err != nil {
@@ -299,6 +299,10 @@ func (b *bench) mixes(ctx context.Context, set mixSet, r *figure.Report) error {
 			ratios[of.name] = append(ratios[of.name], ratio)
 			r.Add(name+of.name+".goodput", h.of(of.name), "req/s", of.is)
 			r.Add(name+of.name+".goodput_ratio", ratio, "ratio", "over one server for all GPUs")
+			if answer, given := said["advise."+m.name+"."+of.name+".predicted"]; given {
+				ofAdvised[of.name] = append(ofAdvised[of.name], ratio/answer.Value)
+				r.Add(name+of.name+".of_advised", ratio/answer.Value, "ratio", "what was measured over what advise had answered")
+			}
 			low, known := said["advise."+m.name+"."+of.name+".predicted_low"]
 			if high := said["advise."+m.name+"."+of.name+".predicted_high"]; known {
 				answered[of.name]++
@@ -317,6 +321,11 @@ func (b *bench) mixes(ctx context.Context, set mixSet, r *figure.Report) error {
 			r.AddMean(summary+"goodput_ratio", ratios[of.name], "ratio", fmt.Sprintf("geometric mean of %d loads, each measured once, over one server for all GPUs", n))
 			r.Add(summary+"answered", float64(answered[of.name]), "loads", fmt.Sprintf("of %d for which advise gave a ratio", n))
 			r.Add(summary+"hits", float64(hits[of.name]), "loads", "where what was measured lies in the answer's range, give or take a tenth")
+			if all := ofAdvised[of.name]; len(all) > 0 {
+				note := fmt.Sprintf("of %d loads: what was measured over what advise had answered", len(all))
+				r.Add(summary+"of_advised_least", slices.Min(all), "ratio", note)
+				r.Add(summary+"of_advised_most", slices.Max(all), "ratio", note)
+			}
 		}
 		r.AddMean(set.figures()+"own.best_ratio", ratios["best"], "ratio", fmt.Sprintf("geometric mean of %d loads, over the better of the two Tritons", len(ratios["best"])))
 		return nil

@@ -31,9 +31,9 @@ type Trust struct {
 	High  float64 `json:"high"`
 }
 
-// trustOf is what is known of Conch in front of a server over several GPUs, or with a server for each GPU. The figures advise.MIX.SIDE.predicted and
-// mix.MIX.SIDE.goodput_ratio of results/ are its source (docs/comparison.md): attached of mix0 and mix5 to mix7, own of mix0 and mix4 to mix7. The answer to mix3
-// does not count: what made it wrong was mended. With a mend of the simulation these become stale, and only a measurement of other loads renews them.
+// trustOf is what is known of Conch in front of a server over several GPUs, or with a server for each GPU. The figures mix.MIX.SIDE.of_advised of results/ are
+// its source (docs/comparison.md), which a test compares: attached of mix0 and mix5 to mix7, own of mix0 and mix4 to mix7. The answer to mix3 does not count: what
+// made it wrong was mended. With a mend of the simulation these become stale, and only a measurement of other loads renews them.
 func trustOf(attached bool) Trust {
 	if attached {
 		return Trust{Loads: 4, Low: .58, High: 4.23}
