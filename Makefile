@@ -291,7 +291,7 @@ reproduce: ## what papers and published schedulers say that needs no GPU, agains
 	@bin/conch-bench reproduce-placement
 
 .PHONY: compare
-compare: ## every discipline under a matrix of simulated loads (up to half an hour on two cores), every policy in a matrix of scenarios (BENCH=placements: ten minutes on one)
+compare: ## every discipline under a matrix of simulated loads (up to an hour on two cores), every policy in a matrix of scenarios (BENCH=placements: ten minutes on one)
 	@$(MAKE) build PROGRAMS=conch-bench=bench
 	@bin/conch-bench compare
 	@bin/conch-bench placements

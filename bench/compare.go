@@ -166,7 +166,27 @@ func (c column) scenario(rule scenario.Dispatch) *scenario.Scenario {
 // contender is the part of the best goodput of a load, in a short search, from which on a discipline is searched at length.
 const contender = .91
 
-// matrix searches for the goodput of every discipline, under its own drop policy, under every load of the matrix: first shortly, and then, where
+// compared are the rules of the matrix: the disciplines, adaptive first, each under its own drop policy, and deferred and eager under the others too.
+func compared() (all []scenario.Dispatch) {
+	for _, d := range discipline.Names() {
+		all = append(all, rule(d, "", nil))
+	}
+	for _, d := range []string{"deferred", "eager"} {
+		for _, drop := range dropPolicies() {
+			if drop != "window" { // their own
+				all = append(all, rule(d, drop, nil))
+			}
+		}
+	}
+	return all
+}
+
+// ruleName is a rule's in the name of a figure: its discipline, and its drop policy unless that is the discipline's own.
+func ruleName(r scenario.Dispatch) string {
+	return strings.TrimSuffix(strings.ReplaceAll(r.Discipline, "-", "_")+"_"+r.DropPolicy, "_")
+}
+
+// matrix searches for the goodput of every rule under every load of the matrix: first shortly, and then, where
 // it is near the best, and for the first in any case, with ten times the requests and three seeds. Where these do not tell whether the first is
 // behind, there are more (see settle).
 func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
@@ -174,12 +194,12 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
-	disciplines := discipline.Names()
+	rules := compared()
 	var cells, again []*cell
 	for _, c := range columns {
-		for _, d := range disciplines {
+		for _, d := range rules {
 			cells = append(cells, &cell{
-				name: "compare." + c.name() + "." + strings.ReplaceAll(d, "-", "_") + ".goodput", scenario: c.scenario(rule(d, "", nil)),
+				name: "compare." + c.name() + "." + ruleName(d) + ".goodput", scenario: c.scenario(d),
 				guess: .7 * c.bound, overall: !c.each, requests: b.simulated(c.requests() / 10), tolerance: .04,
 			})
 		}
@@ -188,7 +208,7 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	if err := b.search(ctx, cells, 1); err != nil {
 		return err
 	}
-	lines := slices.Collect(slices.Chunk(cells, len(disciplines)))
+	lines := slices.Collect(slices.Chunk(cells, len(rules)))
 	part, longer := contender, 0
 	for {
 		again = again[:0]
@@ -220,7 +240,11 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	}
 	b.say(fmt.Sprintf("%d searches, %d of them again and longer, in %.0f s", len(cells), longer, time.Since(began).Seconds()))
 	w := tabwriter.NewWriter(b.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintf(w, "load\tbound\t%s\n", strings.Join(disciplines, "\t"))
+	fmt.Fprint(w, "load\tbound")
+	for _, d := range rules {
+		fmt.Fprint(w, "\t", ruleName(d))
+	}
+	fmt.Fprintln(w)
 	for i, c := range columns {
 		best := highest(lines[i])
 		fmt.Fprintf(w, "%s\t%s", c.name(), figure.Number(c.bound))

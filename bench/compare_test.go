@@ -24,7 +24,7 @@ func TestCompareOneLoad(t *testing.T) {
 	b, out := tiny("equal2.poisson.equal.tight.gpus2")
 	r := &figure.Report{File: "compare", Command: "make compare"}
 	require.NoError(t, b.matrix(t.Context(), r))
-	require.Len(t, r.Figures, 10, "eight disciplines, and the two parts of the loads that adaptive is best on")
+	require.Len(t, r.Figures, 16, "eight disciplines, three more drop policies of two of them, and the two parts of the loads that adaptive is best on")
 	require.Contains(t, out.String(), "████")
 	for _, f := range r.Figures {
 		require.Positive(t, f.Value, f.Name)

@@ -32,10 +32,13 @@ const (
 	unseenTolerance = .005
 )
 
-// rivals are the disciplines that do not preempt, each under the drop policies that may suit it.
+// dropPolicies are those that may suit a discipline.
+func dropPolicies() []string { return []string{"window", "thrift", "prefix", "reserve"} }
+
+// otherRules are the disciplines that do not preempt, each under the drop policies that may suit it.
 func otherRules() (all []scenario.Dispatch) {
 	for _, d := range []string{"deferred", "eager", "target", "duty-cycle", "timeout"} {
-		for _, drop := range []string{"window", "thrift", "prefix", "reserve"} {
+		for _, drop := range dropPolicies() {
 			all = append(all, rule(d, drop, nil))
 		}
 	}
