@@ -11,7 +11,6 @@ import (
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
@@ -47,7 +46,7 @@ type section struct {
 // sections are all of reproduce's parts.
 func (b *bench) sections(cases []zoo.Case) []section {
 	return []section{
-		{"table2", func() ([]*row, error) { return b.table2(cases) }},
+		{"table2", func() ([]*row, error) { return b.table2(cases), nil }},
 		{"reference", func() ([]*row, error) { return b.references(cases), nil }},
 		{"budget", func() ([]*row, error) { return b.budgets(cases), nil }},
 		{"fig6b", func() ([]*row, error) { return b.timeouts(cases[0]) }},
@@ -154,16 +153,6 @@ func (c *cell) all() []float64 {
 		found[i] *= max(1, c.parts)
 	}
 	return found
-}
-
-// at runs a cell's scenario at the rate that a seed's search found.
-func (c *cell) at(ctx context.Context, seed uint64) (*sim.Result, error) {
-	for _, h := range c.found.All {
-		if h.Seed == seed && h.Rate > 0 {
-			return c.scenario.Run(ctx, scenario.Options{Rate: h.Rate, Seed: seed})
-		}
-	}
-	return &sim.Result{Models: make([]sim.ModelResult, 1)}, nil
 }
 
 // print writes the comparison, and the figures into the report.

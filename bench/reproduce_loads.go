@@ -15,8 +15,11 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
-// contestant is a rule by the name that figures have.
-type contestant struct{ name, discipline, drop string }
+// contestant is a rule by the name that figures have; overall has all requests together decide.
+type contestant struct {
+	name, discipline, drop string
+	overall                bool
+}
 
 // over is the goodput of one cell over that of another, seed by seed.
 func over(x, of *cell) func() []float64 {
@@ -60,15 +63,14 @@ func (b *bench) timeouts(c zoo.Case) ([]*row, error) {
 		}
 		n := "fig6b." + setup.name + "."
 		deferred := searched(n+"deferred.goodput", func(zoo.Profile) scenario.Dispatch { return rule("deferred", "window", nil) })
-		rows = append(rows, &row{figure: deferred.name, unit: "req/s", cell: deferred})
+		rows = append(rows, &row{figure: deferred.name, cell: deferred, hidden: true})
 		var best []*cell
 		for _, percent := range []int{0, 10, 20, 30, 40, 80} {
 			waits := searched(fmt.Sprintf("%stimeout%d.goodput", n, percent), func(p zoo.Profile) scenario.Dispatch {
 				return rule("timeout", "window", map[string]string{"max_queue_delay": (p.SLO * time.Duration(percent) / 100).String()})
 			})
 			best = append(best, waits)
-			rows = append(rows, &row{figure: waits.name, unit: "req/s", cell: waits},
-				&row{figure: fmt.Sprintf("%stimeout%d.of_deferred", n, percent), unit: "ratio", rest: over(waits, deferred)})
+			rows = append(rows, &row{figure: waits.name, cell: waits, hidden: true})
 		}
 		known := published{}
 		if setup.name == "resnet50" {
@@ -89,74 +91,68 @@ func profiled(p zoo.Profile) scenario.Model {
 	}
 }
 
-// zoos are the mixes of Symphony's figure 9 on 64 GPUs with equal rates: all models, those with beta/alpha above 2, and those below. The figure has
-// no numbers; its text says how many times the best of the others Symphony holds. Plain simulations of the mixes are in the notes.
+// zoos are mixes of Symphony's figure 9 on 64 GPUs with equal rates: all models of the A100, and of both GPUs those with beta/alpha above 2. The figure has no
+// numbers; its text says how many times the best of the others Symphony holds.
 func (b *bench) zoos() ([]*row, error) {
 	const gpus, least = 64, 2
-	plain := map[string]map[string]string{
-		"a100":      {"deferred": "17230", "eager": "11020", "eager_prefix": "18050"},
-		"gtx1080ti": {"deferred": "7380", "eager": "6620", "eager_prefix": "7440"},
-	}
-	ratios := map[string]float64{"a100.strong": 5.7, "gtx1080ti.strong": 3.5, "a100.weak": 1.10, "gtx1080ti.weak": 1.23}
 	var rows []*row
-	for _, kind := range []struct{ name, gpuType string }{{"a100", zoo.A100}, {"gtx1080ti", zoo.GTX1080Ti}} {
+	search := func(part string, profiles []zoo.Profile, rules ...contestant) map[string]*cell {
+		most := gathered(profiles, gpus)
+		var models []scenario.Model
+		for _, p := range profiles {
+			models = append(models, profiled(p))
+		}
+		cells := map[string]*cell{}
+		for _, x := range rules {
+			cells[x.name] = &cell{
+				name: part + x.name + ".goodput", guess: .8 * most, overall: x.overall, scenario: world(gpus, b.simulated(6e4)/most, rule(x.discipline, x.drop, nil), models...),
+			}
+			rows = append(rows, &row{figure: cells[x.name].name, unit: "req/s", cell: cells[x.name]})
+		}
+		return cells
+	}
+	for _, kind := range []struct {
+		name, gpuType string
+		paper         float64
+	}{{"a100", zoo.A100, 5.7}, {"gtx1080ti", zoo.GTX1080Ti, 3.5}} {
 		all, err := zoo.Profiles(kind.gpuType)
 		if err != nil {
 			return nil, err
 		}
-		for _, part := range []struct {
-			name string
-			in   func(zoo.Profile) bool
-		}{
-			{"mixed", func(zoo.Profile) bool { return true }},
-			{"strong", func(p zoo.Profile) bool { return p.Beta > least*p.Alpha }},
-			{"weak", func(p zoo.Profile) bool { return p.Beta < least*p.Alpha }},
-		} {
-			var models []scenario.Model
-			var bounds []bound.Model
-			for _, p := range all {
-				if part.in(p) {
-					models = append(models, profiled(p))
-					bounds = append(bounds, bound.Model{Latency: func(n int) float64 { return p.Latency(n).Seconds() }, SLO: p.SLO.Seconds(), MaxBatch: 64, Share: 1})
-				}
-			}
-			n := "fig9." + kind.name + "." + part.name + "."
-			most := bound.Gather(bounds, gpus)
-			rows = append(rows, &row{figure: n + "gather.bound", unit: "req/s", runs: []float64{most}, note: fmt.Sprintf("%d models", len(models))})
-			cells := map[string]*cell{}
-			rules := []contestant{
-				{"adaptive", "adaptive", ""}, {"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"},
-				{"earliest_latest", "earliest-latest", ""}, {"duty_cycle", "duty-cycle", ""}, {"flex", "flex", ""},
-			}
-			for _, x := range rules {
-				searched := cell{name: n + x.name + ".goodput", guess: .8 * most, scenario: world(gpus, b.simulated(6e4)/most, rule(x.discipline, x.drop, nil), models...)}
-				cells[x.name] = &searched
-				note := ""
-				if p := plain[kind.name][x.name]; p != "" && part.name == "mixed" {
-					note = "a plain simulation " + p
-				}
-				rows = append(rows, &row{figure: searched.name, unit: "req/s", note: note, cell: &searched})
-				if part.name == "mixed" && (x.name == "adaptive" || x.name == "eager_prefix") {
-					together := searched
-					together.name, together.overall = n+x.name+".overall.goodput", true
-					rows = append(rows, &row{figure: together.name, unit: "req/s", note: "with at most 1% bad of all requests together", cell: &together})
-				}
-			}
-			rows = append(rows, &row{
-				figure: n + "deferred.of_best_system", unit: "ratio", published: published{paper: ratios[kind.name+"."+part.name]}, note: "over the best of earliest_latest, duty_cycle and flex",
-				rest: func() []float64 {
-					best := cells["flex"]
-					for _, x := range []string{"earliest_latest", "duty_cycle"} {
-						if cells[x].found.Rate > best.found.Rate {
-							best = cells[x]
-						}
-					}
-					return over(cells["deferred"], best)()
-				},
-			})
+		if kind.gpuType == zoo.A100 {
+			const mixed = "fig9.a100.mixed."
+			rows = append(rows, &row{figure: mixed + "gather.bound", unit: "req/s", runs: []float64{gathered(all, gpus)}, note: fmt.Sprintf("%d models", len(all))})
+			search(mixed, all, contestant{name: "adaptive", discipline: "adaptive"}, contestant{name: "adaptive.overall", discipline: "adaptive", overall: true},
+				contestant{name: "deferred", discipline: "deferred", drop: "window"},
+				contestant{name: "eager_prefix", discipline: "eager", drop: "prefix"}, contestant{name: "eager_prefix.overall", discipline: "eager", drop: "prefix", overall: true})
 		}
+		n := "fig9." + kind.name + ".strong."
+		strong := slices.DeleteFunc(slices.Clone(all), func(p zoo.Profile) bool { return p.Beta <= least*p.Alpha })
+		cells := search(n, strong, contestant{name: "deferred", discipline: "deferred", drop: "window"}, contestant{name: "earliest_latest", discipline: "earliest-latest"},
+			contestant{name: "duty_cycle", discipline: "duty-cycle"}, contestant{name: "flex", discipline: "flex"})
+		rows = append(rows, &row{
+			figure: n + "deferred.of_best_system", unit: "ratio", published: published{paper: kind.paper}, note: "over the best of earliest_latest, duty_cycle and flex",
+			rest: func() []float64 {
+				best := cells["flex"]
+				for _, x := range []string{"earliest_latest", "duty_cycle"} {
+					if cells[x].found.Rate > best.found.Rate {
+						best = cells[x]
+					}
+				}
+				return over(cells["deferred"], best)()
+			},
+		})
 	}
 	return rows, nil
+}
+
+// gathered is what no rule can exceed with these models at equal rates.
+func gathered(profiles []zoo.Profile, gpus int) float64 {
+	var bounds []bound.Model
+	for _, p := range profiles {
+		bounds = append(bounds, bound.Model{Latency: func(n int) float64 { return p.Latency(n).Seconds() }, SLO: p.SLO.Seconds(), MaxBatch: 64, Share: 1})
+	}
+	return bound.Gather(bounds, gpus)
 }
 
 // fewGPUs has copies of table 2's ResNet50 on few GPUs, where deferring alone collapses; plain simulations are in the notes.
@@ -171,8 +167,7 @@ func (b *bench) fewGPUs(c zoo.Case) []*row {
 	} {
 		model := alone(c)
 		model.Count = x.models
-		analytic := bound.Model{Latency: func(n int) float64 { return c.Profile.Latency(n).Seconds() }, SLO: c.Profile.SLO.Seconds(), MaxBatch: 64, Share: 1}
-		most := bound.Gather(slices.Repeat([]bound.Model{analytic}, x.models), x.gpus)
+		most := gathered(slices.Repeat([]zoo.Profile{c.Profile}, x.models), x.gpus)
 		for _, r := range []struct{ discipline, note string }{{"deferred", x.deferred}, {"eager", x.eager}, {"adaptive", ""}} {
 			n := fmt.Sprintf("few.%don%d.%s.goodput", x.models, x.gpus, r.discipline)
 			note := ""
@@ -192,12 +187,11 @@ func (b *bench) aroundThePeak(c zoo.Case) []*row {
 	for _, discipline := range []string{"deferred", "adaptive", "eager"} {
 		s := world(c.GPUs, b.simulated(10), rule(discipline, "", nil), alone(c))
 		peak := &cell{name: "overload.resnet50." + discipline + ".peak.goodput", guess: c.Goodput["symphony"], scenario: s}
-		rows = append(rows, &row{figure: peak.name, unit: "req/s", note: "its p of section 3.5: at most 1% bad", cell: peak})
-		for _, percent := range []int{110, 125, 200, 400} {
-			n, o := fmt.Sprintf("overload.resnet50.%s.load%d.", discipline, percent), float64(percent)/100
+		rows = append(rows, &row{figure: peak.name, cell: peak, hidden: true}) // its p of section 3.5
+		if discipline != "eager" {
 			rows = append(rows, &row{
-				figure: n + "bad", unit: "ratio", run: peak.offering(o, bad), published: published{paper: (o - 1) / o},
-				note: fmt.Sprintf("of requests, at %d%% of its own peak; the paper's relation is (o-p)/o", percent),
+				figure: "overload.resnet50." + discipline + ".load125.bad", unit: "ratio", run: peak.offering(1.25, bad), published: published{paper: .25 / 1.25},
+				note: "of requests, at 125% of its own peak; the paper's relation is (o-p)/o",
 			})
 		}
 		for _, percent := range []int{25, 50, 75, 100} {
@@ -213,12 +207,6 @@ func (b *bench) aroundThePeak(c zoo.Case) []*row {
 	}
 	return rows
 }
-
-// overloads are what was offered past the peak, in req/s.
-func overloads() []int { return []int{6000, 10000, 20000} }
-
-// ownOverload is what Symphony's own scheduler answered in time of them, ResNet50 on 8 GPUs. With which delays is not recorded; see budgets.
-func ownOverload() map[int]float64 { return map[int]float64{6000: 5468, 10000: 5650, 20000: 5750} }
 
 // offering runs a scenario at a rate, and looks at one thing.
 func offering(s *scenario.Scenario, rate float64, of func(*sim.Result) float64) func(context.Context, uint64) (float64, error) {
