@@ -73,32 +73,20 @@ func tokensOf(rows, length int64) onnx.Array {
 // networkRows is the largest batch of whole networks: verifying runs every mode at it several times, which takes a core minutes at 64.
 const networkRows = 4
 
-// pairs are chains whose layers share 40 and 70% of their channels or all, ResNet-50s that share 70% of each convolution's channels or all
-// but the classifier, BERT-bases that share eight of twelve layers or all but the classifier.
+// pairs are chains that share all layers, and BERT-bases that share eight of twelve layers or all but the classifier.
 func pairs(quick bool) []pairOf {
-	var all []pairOf
-	for name, shared := range map[string]graphs.Region{"chain40": {To: .4}, "chain70": {To: .7}, "chain100": {To: 1}} {
-		all = append(all, pairOf{
-			name: name, rows: []int64{1, 8, 64}, most: 64,
-			model: func(own uint64) *graphs.Model {
-				return graphs.Chain(weightsOf(own, sharedExcept(shared, "layer")), 768, 768, 768, 768, 768)
-			},
-			input: func(rows int64) onnx.Array { return floatsOf("X", rows, 768) },
-		})
-	}
-	slices.SortFunc(all, func(a, b pairOf) int { return strings.Compare(a.name, b.name) })
+	all := []pairOf{{
+		name: "chain100", rows: []int64{1, 8, 64}, most: 64,
+		model: func(own uint64) *graphs.Model {
+			return graphs.Chain(weightsOf(own, sharedExcept(graphs.Region{To: 1}, "layer")), 768, 768, 768, 768, 768)
+		},
+		input: func(rows int64) onnx.Array { return floatsOf("X", rows, 768) },
+	}}
 	if quick {
 		return all
 	}
-	image := func(rows int64) onnx.Array { return floatsOf("IMAGE", rows, 3, 224, 224) }
 	text := func(rows int64) onnx.Array { return tokensOf(rows, 32) }
 	return append(all,
-		pairOf{name: "resnet50.convs70", rows: []int64{1}, most: networkRows, input: image, model: func(own uint64) *graphs.Model {
-			return graphs.ResNet50(weightsOf(own, sharedExcept(graphs.Region{To: .7}, "conv")), 224, 1000)
-		}},
-		pairOf{name: "resnet50.backbone", rows: []int64{1}, most: networkRows, input: image, model: func(own uint64) *graphs.Model {
-			return graphs.ResNet50(weightsOf(own, sharedExcept(graphs.Region{}, "head")), 224, 1000)
-		}},
 		pairOf{name: "bert.layers8", rows: []int64{1}, most: networkRows, input: text, model: func(own uint64) *graphs.Model {
 			return graphs.BERTBase(weightsOf(own, sharedExcept(graphs.Region{}, "layer8", "layer9", "layer10", "layer11", "pooler", "head")), 32, 2)
 		}},
@@ -193,7 +181,7 @@ func (b *bench) mergePair(ctx context.Context, r *figure.Report, python string, 
 	if err != nil {
 		return err
 	}
-	a, err := merger.Analyze(ctx, members, merger.Options{Similarity: .35}) // .4 of 768 channels is 307 and a fraction
+	a, err := merger.Analyze(ctx, members, merger.Options{})
 	if err != nil {
 		return err
 	}
