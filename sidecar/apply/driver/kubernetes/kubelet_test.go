@@ -5,7 +5,9 @@ package kubernetes_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +45,8 @@ type testCluster struct {
 	next int
 	// silent Pods are not started.
 	silent bool
+	// tls is how Pods speak gRPC that have --grpc-use-ssl=true; nil: none has.
+	tls *tls.Config
 }
 
 var pods = core.SchemeGroupVersion.WithResource("pods")
@@ -158,6 +162,9 @@ func (c *testCluster) run(p *core.Pod) {
 	if err == nil {
 		var listeners minitriton.Listeners
 		if listeners, err = minitriton.Listen(ip+":8001", ip+":8000", ip+":8002"); err == nil {
+			if slices.Contains(container.Args, "--grpc-use-ssl=true") {
+				listeners.GRPC = tls.NewListener(listeners.GRPC, c.tls)
+			}
 			err = s.Start(context.Background(), listeners)
 		}
 	}
