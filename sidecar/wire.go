@@ -374,7 +374,7 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 	c.control, err = control.New(control.Options{
 		Evaluator: c.evaluations, Estimates: book, Groups: c.groups, Config: c.Config, Nodes: c.servers.Nodes,
 		Repository: c.state.Repository, Attached: others, Requests: c.dispatcher, Recorder: c.recorder, Metrics: c.plans,
-		Store: c.state.Store, Told: c.told, WantGPUs: want,
+		Store: c.state.Store, Told: c.told, WantGPUs: want, Cluster: c.cluster.Silence,
 		Logger: c.Log.With("part", "control"), Version: version,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			return command.CheckDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())

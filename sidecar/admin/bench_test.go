@@ -34,6 +34,9 @@ func (l looked) CurrentPlan() control.Plan { return l.look.Plan }
 // Held implements admin.Control.
 func (l looked) Held() *api.Held { return nil }
 
+// OfCluster implements admin.Control.
+func (l looked) OfCluster() []api.Condition { return nil }
+
 // clusterLook is a look at so many GPUs, four a node, each with a partition of ten models.
 func clusterLook(gpus int) control.Look {
 	p := &policy.Plan{}

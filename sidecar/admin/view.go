@@ -54,6 +54,8 @@ type Control interface {
 	CurrentPlan() control.Plan
 	// Held is why the plan that was made last does not serve; nil where it does, or would change nothing.
 	Held() *api.Held
+	// OfCluster are the conditions of the cluster that carries plans out; nil without one.
+	OfCluster() []api.Condition
 	// Propose says what a plan would change; it changes nothing.
 	Propose(context.Context, api.DiffRequest) (*control.Proposal, error)
 	History() ([]api.PlanRecord, error)
@@ -120,7 +122,7 @@ func (v view) Plan(context.Context) (api.Plan, error) {
 	p := v.control.CurrentPlan()
 	text, err := v.plan.json(p)
 	out := describe(p, text)
-	out.Held = v.control.Held()
+	out.Held, out.Conditions = v.control.Held(), v.control.OfCluster()
 	return out, err
 }
 

@@ -115,6 +115,9 @@ type Options struct {
 	// WantGPUs is called with how many GPUs of each type the load wants, each time that it is weighed; nil while there is nothing to judge by. It must not wait, and may
 	// be nil.
 	WantGPUs func(map[string]int)
+	// Cluster says since when the API server of the cluster that has the servers of a release is silent, and how that shows; zero while it answers. The release is empty without a
+	// cluster. It must not wait, and may be nil.
+	Cluster func() (release string, silent time.Time, cause string)
 	// Policies and Reconciler make the two parts that call back.
 	Policies   func(Hooks) (planner.Host, error)
 	Reconciler func(Hooks) (Reconciler, error)
@@ -149,6 +152,7 @@ type Control struct {
 	version    api.Version
 	told       func(api.Event)
 	wantGPUs   func(map[string]int)
+	cluster    func() (release string, silent time.Time, cause string)
 	events     *events.Log
 	conditions conditions.Tracker
 	orders     *orders.Store
@@ -262,12 +266,15 @@ func New(o Options) (*Control, error) {
 		o.Clock = SystemClock()
 	}
 	c := &Control{
-		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, store: o.Store, told: o.Told, wantGPUs: o.WantGPUs,
+		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, store: o.Store, told: o.Told, wantGPUs: o.WantGPUs, cluster: o.Cluster,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, logs: map[string]string{}, starting: "not started yet",
 		loadedAt: map[string]time.Time{}, began: o.Clock.Now(), demand: demand{refused: map[string]refused{}},
 		wanted: map[string]wanted{}, asRead: o.Config, remarks: map[string]bool{}, estimates: o.Estimates, groups: o.Groups,
+	}
+	if c.cluster == nil {
+		c.cluster = func() (string, time.Time, string) { return "", time.Time{}, "" }
 	}
 	if c.estimates == nil {
 		c.estimates = estimates.New(estimates.Options{})

@@ -29,6 +29,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/estimates"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -355,6 +356,7 @@ type rig struct {
 	db         *bbolt.DB
 	disk       *disk
 	nodes      atomic.Pointer[[]*policy.Node]
+	cluster    atomic.Pointer[conditions.Cluster]
 	done       chan error
 }
 
@@ -408,7 +410,13 @@ func newRigWith(t *testing.T, configuration *config.Config, attached control.Att
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },
 		Version:    api.Version{Version: "test", Replica: "conch-0"},
 		Evaluator:  evaluator,
-		Estimates:  estimates.New(estimates.Options{Open: r.repository.open, Now: time.Now, After: time.After}),
+		Cluster: func() (string, time.Time, string) {
+			if c := r.cluster.Load(); c != nil {
+				return c.Release, c.Silent, c.Cause
+			}
+			return "", time.Time{}, ""
+		},
+		Estimates: estimates.New(estimates.Options{Open: r.repository.open, Now: time.Now, After: time.After}),
 		CheckDispatch: func(d *policy.Dispatch) error {
 			if d.GetParameters()["delay"] == "soon" {
 				return errors.New("delay: soon is no duration")

@@ -181,6 +181,24 @@ func (c *Control) CurrentPlan() Plan {
 	return p
 }
 
+// OfCluster are the conditions of the cluster that carries plans out; nil without one.
+func (c *Control) OfCluster() []api.Condition {
+	in := c.inCluster()
+	if in == nil {
+		return nil
+	}
+	return c.look().conditions.Of(conditions.OfCluster, in.Release)
+}
+
+// inCluster is the cluster that has the servers; nil without one.
+func (c *Control) inCluster() *conditions.Cluster {
+	release, silent, cause := c.cluster()
+	if release == "" {
+		return nil
+	}
+	return &conditions.Cluster{Release: release, Silent: silent, Cause: cause}
+}
+
 // Names are those of the repository's models, sorted.
 func (c *Control) Names() []string {
 	c.mu.Lock()
@@ -317,7 +335,7 @@ func (c *Control) lookWide() sight {
 
 // wanted is what the plan in force asks for of models.
 func (v sight) wanted() conditions.Wanted {
-	w := conditions.Wanted{Places: map[string][]string{}, Without: map[string][2]string{}}
+	w := conditions.Wanted{Places: map[string][]string{}, Without: map[string][2]string{}, Cluster: v.c.inCluster()}
 	if v.files == nil {
 		return w
 	}

@@ -11,6 +11,9 @@ import (
 
 	"github.com/conch-serving/conch/internal/bubble"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/events"
 )
 
@@ -29,5 +32,36 @@ func TestNodesThatChangeArePlannedFor(t *testing.T) {
 		pass(5 * time.Second)
 		require.Equal(t, []string{"gpu0"}, r.places())
 		require.Equal(t, "GPU gpu1 is node not ready", r.lastEvent(events.NodesChanged).Message)
+	})
+}
+
+// TestTheClusterIsSilent: that its API server does not answer is a condition of the cluster, which is seen with the plan, and an event.
+func TestTheClusterIsSilent(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.cluster.Store(&conditions.Cluster{Release: "serving"})
+		defer r.start()()
+		pass(10 * time.Second)
+		is := func() api.Condition {
+			shown, err := admin.Of(r.Control, nil, nil).Plan(t.Context())
+			require.NoError(t, err)
+			c, known := api.ConditionOf(shown.Conditions, api.ConditionDegraded)
+			require.True(t, known)
+			return c
+		}
+		require.False(t, is().Holds)
+		r.cluster.Store(&conditions.Cluster{Release: "serving", Silent: time.Now(), Cause: "connection refused"})
+		pass(10 * time.Second)
+		require.True(t, is().Holds)
+		r.cluster.Store(&conditions.Cluster{Release: "serving"})
+		pass(10 * time.Second)
+		require.False(t, is().Holds)
+		var said []string
+		for _, e := range r.Events(0) {
+			if e.Fields["cluster"] == "serving" {
+				said = append(said, string(e.Kind)+" "+e.Message[:15])
+			}
+		}
+		require.Equal(t, []string{"degraded cluster serving", "recovered cluster serving"}, said)
 	})
 }

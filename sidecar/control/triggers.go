@@ -347,7 +347,7 @@ func (c *Control) countPartitions() {
 	c.degraded(v.conditions)
 }
 
-// degraded writes down which models and merge groups came to fail, or no longer do. Of servers,
+// degraded writes down which models and merge groups, or the cluster, came to fail, or no longer do. Of servers,
 // PartitionChanged says so.
 func (c *Control) degraded(now conditions.All) {
 	c.mu.Lock()

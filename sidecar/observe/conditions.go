@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Condition is one thing that holds, or does not, of a partition or a model.
+// Condition is one thing that holds, or does not, of a partition, a model, a merge group or a cluster.
 type Condition struct {
-	// Kind is partition or model.
+	// Kind is partition, model, group or cluster.
 	Kind, Name, Type string
 	Holds            bool
 }
@@ -33,7 +33,7 @@ type conditionCollector struct {
 }
 
 func conditionDescriptions() (condition, differs *prometheus.Desc) {
-	return prometheus.NewDesc("conch_condition", "1 while a condition (ready, progressing, degraded) holds of a partition or a model.", []string{"kind", "name", "type"}, nil),
+	return prometheus.NewDesc("conch_condition", "1 while a condition (ready, progressing, degraded) holds of a partition, a model, a merge group or the cluster that has the servers.", []string{"kind", "name", "type"}, nil),
 		prometheus.NewDesc("conch_observed_differs", "1 while what is observed of servers and models is not what the plan in force asks for.", nil, nil)
 }
 

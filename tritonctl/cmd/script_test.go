@@ -239,7 +239,7 @@ func (w *world) GPUAdvice(context.Context) (api.GPUAdvice, error) {
 }
 
 func (w *world) Plan(context.Context) (api.Plan, error) {
-	return api.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Pin: w.pin, Plan: []byte(
+	return api.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Pin: w.pin, Conditions: conditions(api.ConditionDegraded, "the API server has not answered since 2026-01-02T03:04:05Z"), Plan: []byte(
 		`{"snapshot_revision":"3","partitions":[{"id":"gpu0","gpus":["gpu0"],"thread_percentage":100,"instances":[{"model":"counter"}]}],"unplaced":[{"model":"bert","text":"0/1 partitions: 1 memory"}]}`)}, nil
 }
 

@@ -8,7 +8,7 @@ import "time"
 // ConditionType is what a condition is about.
 type ConditionType string
 
-// Types of condition; every partition of the plan and every model has each of them.
+// Types of condition; every partition of the plan, every model, and a cluster that has servers, has each of them.
 const (
 	// ConditionReady: it serves as the plan asks; a model in one place at least.
 	ConditionReady ConditionType = "ready"
@@ -18,7 +18,7 @@ const (
 	ConditionDegraded ConditionType = "degraded"
 )
 
-// Condition says whether one thing holds of a partition or a model, since when and
+// Condition says whether one thing holds of a partition, a model or a cluster, since when and
 // why.
 type Condition struct {
 	Type ConditionType `json:"type"`

@@ -19,8 +19,10 @@ type Plan struct {
 	// Pin is set while no other plan takes its place by itself.
 	Pin *Pin `json:"pin,omitempty"`
 	// Held is why the plan that was made last does not serve; nil where it does, or would change nothing.
-	Held *Held           `json:"held,omitempty"`
-	Plan json.RawMessage `json:"plan"`
+	Held *Held `json:"held,omitempty"`
+	// Conditions are those of the cluster that carries plans out; none without one.
+	Conditions []Condition     `json:"conditions,omitempty"`
+	Plan       json.RawMessage `json:"plan"`
 }
 
 // Held is why a plan does not serve, as its event says it.

@@ -290,6 +290,20 @@ func (c *Cluster) Held() error {
 	return kubernetes.ErrNotLeading
 }
 
+// Silence says since when the API server does not confirm that this conch leads, so that what plans change in the cluster waits, and how that shows; zero while it does, or this conch
+// follows. The release is empty without a cluster.
+func (c *Cluster) Silence() (release string, since time.Time, cause string) {
+	if c == nil {
+		return "", since, ""
+	}
+	if !c.Follows() {
+		if s := c.lease.Load().Silence(); s != nil {
+			return c.k.Release, s.Since, s.Cause.Error()
+		}
+	}
+	return c.k.Release, since, ""
+}
+
 // Owns is nil while no other conch can lead, and this one has taken over: what it knows of the cluster was behind before.
 func (c *Cluster) Owns() error {
 	if c.Follows() {

@@ -199,6 +199,40 @@ func TestAReplicaFollowsUntilItLeads(t *testing.T) {
 	})
 }
 
+// While the API server does not answer, the owner says that plans wait, and since when. A replica that follows has nothing to say.
+func TestTheAPIServerIsSilent(t *testing.T) {
+	release, _, _ := (*Cluster)(nil).Silence()
+	require.Empty(t, release, "there is no cluster")
+	bubble.Test(t, func(t *testing.T) {
+		a := newAPI(t)
+		r := a.replica("first", "")
+		silent := func() (time.Time, string) {
+			release, since, cause := r.Silence()
+			require.Equal(t, "conch", release)
+			return since, cause
+		}
+		since, _ := silent()
+		require.Zero(t, since)
+		r.lead(t)
+		require.NoError(t, <-r.led)
+		time.Sleep(time.Minute)
+		since, _ = silent()
+		require.Zero(t, since)
+		begin := time.Now()
+		a.cut.Store("first")
+		time.Sleep(10 * time.Minute)
+		require.Error(t, r.Owns())
+		since, cause := silent()
+		require.WithinDuration(t, begin, since, 2*time.Second)
+		require.Equal(t, "the API server does not answer", cause)
+		a.cut.Store("")
+		time.Sleep(10 * time.Second)
+		since, _ = silent()
+		require.Zero(t, since)
+		r.end(t)
+	})
+}
+
 // A replica that is stopped while it follows does not lead any more, whatever else of it has still to end.
 func TestAFollowerIsStopped(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

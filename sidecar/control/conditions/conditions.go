@@ -5,6 +5,7 @@ package conditions
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,8 @@ const (
 	Partition Kind = "partition"
 	Model     Kind = "model"
 	Group     Kind = "group"
+	// OfCluster is where servers are Pods, by the name of the release.
+	OfCluster Kind = "cluster"
 )
 
 // Subject is what has conditions.
@@ -45,6 +48,28 @@ type Wanted struct {
 	Groups []Grouping
 	// Without says why a model has none, by name: a reason's word, and a sentence.
 	Without map[string][2]string
+	// Cluster has to carry the plan out; nil without one.
+	Cluster *Cluster
+}
+
+// Cluster is that of a release.
+type Cluster struct {
+	Release string
+	// Silent is since when its API server does not answer, and Cause how that shows; zero: it answers.
+	Silent time.Time
+	Cause  string
+}
+
+func ofCluster(c *Cluster) []api.Condition {
+	all := []api.Condition{{Type: api.ConditionReady, Holds: c.Silent.IsZero()}, {Type: api.ConditionProgressing}, {Type: api.ConditionDegraded, Holds: !c.Silent.IsZero()}}
+	if c.Silent.IsZero() {
+		return all
+	}
+	for _, i := range []int{0, 2} {
+		all[i].Reason = "api_server_silent"
+		all[i].Message = fmt.Sprintf("the API server has not answered since %s: requests go on, and what a plan changes in the cluster waits: %s", c.Silent.UTC().Format(time.RFC3339), c.Cause)
+	}
+	return all
 }
 
 // Grouping is a merge group that is wanted, in Places of the plan. Where it was not made, Failure says why, and Making that it is.
@@ -103,6 +128,9 @@ func (t *Tracker) Look(o apply.Observed, w Wanted, now time.Time) All {
 		all[Subject{Model, model}] = []api.Condition{
 			{Type: api.ConditionReady, Reason: why[0], Message: why[1]}, {Type: api.ConditionProgressing}, {Type: api.ConditionDegraded},
 		}
+	}
+	if w.Cluster != nil {
+		all[Subject{OfCluster, w.Cluster.Release}] = ofCluster(w.Cluster)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -75,6 +75,36 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// The cluster has conditions where servers are Pods: it is degraded while its API server does not answer, whatever its servers do.
+func TestTheClusterHasConditions(t *testing.T) {
+	var tracker conditions.Tracker
+	o := seen(true, []string{"a", "b"}, nil)
+	require.Nil(t, tracker.Look(o, wanted, at(1)).Of(conditions.OfCluster, "serving"), "there is none")
+	in := wanted
+	in.Cluster = &conditions.Cluster{Release: "serving"}
+	is := func(now int) (ready, degraded api.Condition) {
+		all := tracker.Look(o, in, at(now)).Of(conditions.OfCluster, "serving")
+		require.Len(t, all, 3)
+		return all[0], all[2]
+	}
+	ready, degraded := is(1)
+	require.True(t, ready.Holds)
+	require.False(t, degraded.Holds)
+	in.Cluster = &conditions.Cluster{Release: "serving", Silent: at(5), Cause: "connection refused"}
+	is(9)
+	ready, degraded = is(20)
+	require.False(t, ready.Holds)
+	require.True(t, degraded.Holds)
+	require.Equal(t, at(9), degraded.Since)
+	require.Equal(t, "api_server_silent", degraded.Reason)
+	require.Equal(t, "the API server has not answered since 2026-01-02T03:04:05Z: requests go on, and what a plan changes in the cluster waits: connection refused", degraded.Message)
+	in.Cluster = &conditions.Cluster{Release: "serving"}
+	ready, degraded = is(30)
+	require.True(t, ready.Holds)
+	require.False(t, degraded.Holds)
+	require.Equal(t, at(30), degraded.Since)
+}
+
 // TestSinceIsWhenAConditionTurned, and not when it was looked at, nor when only its message changed.
 func TestSinceIsWhenAConditionTurned(t *testing.T) {
 	var tracker conditions.Tracker

@@ -31,7 +31,7 @@ const (
 	NodesChanged api.EventKind = "nodes_changed"
 	// MPSFault: a client of MPS made a GPU fault, and its neighbours are started again.
 	MPSFault api.EventKind = "mps_fault"
-	// Degraded: a model fails to load somewhere, a merge group fails there or could not be made; Recovered: it no longer does.
+	// Degraded: a model fails to load somewhere, a merge group fails there or could not be made, the API server does not answer; Recovered: it no longer does.
 	Degraded        api.EventKind = "degraded"
 	Recovered       api.EventKind = "recovered"
 	Repository      api.EventKind = "repository_imported"

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
@@ -63,6 +64,8 @@ type Lease struct {
 	// renewed is when the last renewal that succeeded was asked for; nil: none is in force.
 	renewed atomic.Pointer[moment]
 	wall    func() time.Time
+	// unanswered is the first of the attempts to renew it in a row that failed; nil: the last one did not.
+	unanswered atomic.Pointer[Silence]
 	// aside ends this conch's turn; yields: that is about to be called.
 	aside  atomic.Pointer[context.CancelFunc]
 	yields atomic.Bool
@@ -184,6 +187,34 @@ func (l *Lease) Held() error {
 	return nil
 }
 
+// Silence is that the API server does not confirm the lease of a conch that leads.
+type Silence struct {
+	// Since is when it was asked first without that answer, Cause how that failed the last time.
+	Since time.Time
+	Cause error
+}
+
+// Silence is why nothing of the cluster may be changed, where that is for want of an answer of the API server's; nil otherwise, as while it lacks one for too short a
+// time, or this conch has given the lease back.
+func (l *Lease) Silence() *Silence {
+	if l.yields.Load() || l.Held() == nil {
+		return nil
+	}
+	return l.unanswered.Load()
+}
+
+// failed notes how an attempt to renew the lease ended that was made at a time.
+func (l *Lease) failed(asked *moment, err error) {
+	if !l.hasLed() || err == nil {
+		return
+	}
+	since := asked.wall
+	if before := l.unanswered.Load(); before != nil {
+		since = before.Since
+	}
+	l.unanswered.Store(&Silence{since, err})
+}
+
 // moment is a time by both clocks of a machine: the one that people set, and the one that stands still while the machine is suspended.
 type moment struct{ wall, running time.Time }
 
@@ -274,7 +305,11 @@ type renewing struct {
 func (r renewing) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, lately := r.l.seen()
 	if !lately || r.l.hasLed() { // the watch may lag behind what this conch has written itself
+		asked := r.l.now()
 		record, raw, err := r.Interface.Get(ctx)
+		if !apierrors.IsNotFound(err) {
+			r.l.failed(asked, err)
+		}
 		if err == nil {
 			r.l.watching.Lock()
 			r.l.holder = record.HolderIdentity
@@ -301,6 +336,11 @@ func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElection
 	}
 	if record.HolderIdentity == "" {
 		r.l.renewed.Store(nil) // before another may have it
+		err := r.noting(record, func() error { return r.Interface.Update(ctx, record) })
+		if err == nil {
+			r.l.unanswered.Store(nil)
+		}
+		return err
 	}
 	if record.HolderIdentity == r.l.o.Identity && r.l.age() < r.l.renew-r.l.look/2 {
 		return nil // it has just been renewed
@@ -311,12 +351,16 @@ func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElection
 func (r renewing) noting(record resourcelock.LeaderElectionRecord, write func() error) error {
 	asked := r.l.now()
 	err := write()
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // of these it knows more when it has asked whose the lease is
+		r.l.failed(asked, err)
+	}
 	if err == nil && record.HolderIdentity == r.l.o.Identity {
 		if r.l.anotherLed(record.LeaderTransitions) {
 			r.l.o.Lost("")
 			return nil // not Held: what this conch knows is of before
 		}
 		r.l.renewed.Store(asked)
+		r.l.unanswered.Store(nil)
 		r.l.forget()
 	}
 	return err

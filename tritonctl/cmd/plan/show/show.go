@@ -47,6 +47,9 @@ func draw(t *output.Table, shown api.Plan) {
 	if held := shown.Held; held != nil {
 		t.Line(fmt.Sprintf("since %s: %s", held.Since.Format(time.RFC3339), held.Message))
 	}
+	if c, _ := api.ConditionOf(shown.Conditions, api.ConditionDegraded); c.Holds {
+		t.Line(c.Message)
+	}
 	var p policy.Plan
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(shown.Plan, &p); err != nil {
 		t.Line("it cannot be drawn here (a newer conch?), -o json shows it: " + err.Error())
