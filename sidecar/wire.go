@@ -292,6 +292,7 @@ func (c *conch) newDispatcher(ctx context.Context) (_ component.Component, err e
 		hang = -1
 	}
 	c.dispatcher = dispatch.New(dispatch.Options{
+		Right: c.cluster,
 		Spans: c.tracer, Observer: c.hint, Recorder: c.traces, Logger: c.Log.With("part", "dispatch"),
 		Forward:  over,
 		LoadWait: c.Config.Demand.Wait.Std(), MaxLoadWaiters: c.Config.Demand.Requests,
@@ -308,7 +309,7 @@ func (c *conch) newDispatcher(ctx context.Context) (_ component.Component, err e
 		},
 		Hung: func(partition string, cause error) { c.stubs.Again(partition, cause.Error()) },
 	})
-	return component.Closing(c.dispatcher.Close), nil
+	return component.Closing(func() error { return errors.Join(c.dispatcher.Close(), c.cluster.Ended()) }), nil
 }
 
 func (c *conch) newServers(ctx context.Context) (_ component.Component, err error) {

@@ -112,7 +112,9 @@ func (d *Dispatcher) start(t *wire.Turn, a *attempt) {
 // execute begins an attempt of the queue, and does not wait.
 func (d *Dispatcher) execute(t *wire.Turn, a *attempt) {
 	defer d.mend(a)
-	a.counted = d.attempts.add()
+	if !a.counted { // else it was kept back
+		a.counted = d.attempts.add()
+	}
 	if a.unleased != nil {
 		d.ended(t, a, result{ending: lost, err: a.unleased})
 		return
@@ -120,6 +122,9 @@ func (d *Dispatcher) execute(t *wire.Turn, a *attempt) {
 	if a.withoutGone(d.left); len(a.calls) == 0 {
 		d.queues.complete(t, a)
 		d.conclude(a)
+		return
+	}
+	if d.yields(t, a) {
 		return
 	}
 	a.started = d.clock.Now()

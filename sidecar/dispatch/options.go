@@ -73,6 +73,8 @@ type Options struct {
 	Brief time.Duration
 	// Forward is how partitions are connected to.
 	Forward forward.Options
+	// Right may be nil: nobody else has the partitions.
+	Right Right
 }
 
 func (o Options) withDefaults() Options {

@@ -5,6 +5,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,7 +21,7 @@ import (
 // pass executes one request alone and at once, outside the queue. It does not wait: where its model has no place now, and for what follows an attempt that has
 // to be repeated, there is passThrough. A request of a sequence goes there, too.
 func (d *Dispatcher) pass(t *wire.Turn, c *call) {
-	if router.SequenceOf(c.req) == nil && c.ctx.Err() == nil {
+	if router.SequenceOf(c.req) == nil && c.ctx.Err() == nil && d.mayExecute() {
 		if lease, _, err := d.router.Acquire(c.req.Model, router.Hints{}); err == nil {
 			d.passOn(t, c, lease)
 			return
@@ -72,6 +73,9 @@ func (d *Dispatcher) passAgain(c *call, h router.Hints, repeats int, before answ
 		}
 		lease, none := c.lease(c.req.Model, h)
 		if none.err != nil {
+			if errors.Is(none.err, anothersError{}) {
+				return d.handOn(c)
+			}
 			if !moved && status.Code(none.err) == codes.NotFound && d.elsewhere(c) != nil {
 				moved = true
 				continue

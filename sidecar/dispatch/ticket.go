@@ -162,6 +162,9 @@ func (t *ticket) gaveUp(how waited, patience answer) answer {
 // lease leases a partition for a request outside the queue. It waits for one that serves the model.
 func (t *ticket) lease(model string, h router.Hints) (router.Lease, answer) {
 	for {
+		if refused, ok := t.sure(); !ok {
+			return router.Lease{}, refused
+		}
 		lease, on, err := t.d.router.Acquire(model, h)
 		if err == nil {
 			return lease, answer{}

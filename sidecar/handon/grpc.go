@@ -165,6 +165,15 @@ func (c *call) unary() (Outcome, error) {
 		return Refused, err
 	}
 	defer conn.Release(n)
+	answer, outcome, err := c.hand(request)
+	if outcome == Answered {
+		return outcome, c.give(answer, err)
+	}
+	return outcome, err
+}
+
+// hand sends a request until an owner has answered it. The answer, which may be an error, is to be freed.
+func (c *call) hand(request mem.BufferSlice) (reply, Outcome, error) {
 	for sent := false; ; {
 		now, changed := c.owner.look()
 		if now != nil && now.conn != nil && (c.lost != now || c.serves(c.ctx, now)) {
@@ -176,19 +185,20 @@ func (c *call) unary() (Outcome, error) {
 			answer, err := c.invoke(now, batch.Frame{Data: append(mem.BufferSlice(nil), request...)})
 			switch outcome := c.judge(now, answer.trailer, err, func() bool { return inSequence(request) }); outcome {
 			case Answered:
-				return outcome, c.give(answer, err)
+				return answer, outcome, err
 			case Lost:
-				return outcome, status.Error(codes.Unavailable, unknown(now.Name))
+				return reply{}, outcome, status.Error(codes.Unavailable, unknown(now.Name))
 			case Cancelled:
 				if err == nil { // the answer came as the caller left
 					answer.Data.Free()
 					_, err = c.spent()
 				}
-				return outcome, err
+				return reply{}, outcome, err
 			}
 		}
 		if !c.wait.more(changed) {
-			return c.spent()
+			outcome, err := c.spent()
+			return reply{}, outcome, err
 		}
 	}
 }

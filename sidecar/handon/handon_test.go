@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,8 +21,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -69,6 +72,41 @@ func TestTheOwnersAnswers(t *testing.T) {
 	require.Contains(t, string(page), `conch_handed_on_requests_total{outcome="answered",protocol="grpc"} 4`)
 	require.Contains(t, string(page), `conch_handed_on_requests_total{outcome="answered",protocol="http"} 1`)
 	require.Contains(t, string(page), `conch_handed_on_requests_total{outcome="refused",protocol="http"} 1`)
+}
+
+// A replica that has accepted a request and may not execute it hands it on without a door of its own: once, and with what is left of its time.
+func TestARequestThatWasAcceptedIsHandedOn(t *testing.T) {
+	o := newOwner(t, "a", listen(t), listen(t))
+	f, err := handon.New(handon.Options{Name: "b", Patience: 5 * time.Minute, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close(time.Second)) }()
+	infer := func(ctx context.Context, model string) (string, error) {
+		text, err := proto.Marshal(&tritonpb.ModelInferRequest{ModelName: model})
+		require.NoError(t, err)
+		data, err := f.Infer(ctx, mem.BufferSlice{mem.SliceBuffer(text)})
+		if err != nil {
+			return "", err
+		}
+		defer data.Free()
+		var answer tritonpb.ModelInferResponse
+		require.NoError(t, proto.Unmarshal(data.Materialize(), &answer))
+		return answer.GetModelName(), nil
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = infer(short, "m")
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "nobody owns yet")
+	f.Follow(o.Owner)
+	name, err := infer(t.Context(), "m")
+	require.NoError(t, err)
+	require.Equal(t, "a", name)
+	_, err = infer(t.Context(), "absent")
+	require.Equal(t, status.Error(codes.NotFound, "Request for unknown model: 'absent' is not found").Error(), err.Error())
+	marked := metadata.NewIncomingContext(t.Context(), metadata.Pairs("conch-handed-on", "c"))
+	_, err = infer(marked, "m")
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Equal(t, batch.Exiting, status.Convert(err).Message(), "replica c sends it to the owner itself")
+	require.Equal(t, []string{"b"}, o.marks, "of that which was executed")
 }
 
 // A stream is one stream at the owner, and ends with it.

@@ -49,7 +49,9 @@ type Cluster struct {
 	leading chan struct{}
 	// front hands requests on for as long as another conch leads; nil where none are.
 	front *handon.Front
-	drain time.Duration
+	// onward hands on what this conch has accepted before another one came to lead; nil: this one executes it, or cannot hand it on.
+	onward atomic.Pointer[handon.Front]
+	drain  time.Duration
 	// reaching is what Reaching was given, and asideFrom, Run's alone, when this conch may look again whether it steps aside.
 	reaching  atomic.Pointer[func() time.Time]
 	asideFrom time.Time
@@ -126,6 +128,7 @@ func (c *Cluster) Lead(ctx context.Context, then func() error) error {
 			}
 		},
 		Lost: func(leader string) {
+			c.goesOn(kubernetes.ParseReplica(leader))
 			err := fmt.Errorf("another conch, %s, leads release %s by now: this one ends, and leaves the servers to it", kubernetes.ParseReplica(leader).Name, c.k.Release)
 			if leader == "" {
 				err = fmt.Errorf("another conch has led release %s while this one was cut off: this one ends, since what it knows is of before", c.k.Release)

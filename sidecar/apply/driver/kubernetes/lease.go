@@ -52,7 +52,8 @@ type LeaseOptions struct {
 	Duration time.Duration
 	// Leads is called with the identity of whoever leads, this conch or another, each time that it is another one than before. It must not wait, and may be nil.
 	Leads func(identity string)
-	// Lost is called once another conch leads, or has led in between: then its name is not known, and empty. It must not wait.
+	// Lost is called once another conch leads, or has led in between: then its name is not known, and empty. Only afterwards Executes says that the other one does. It must not
+	// wait.
 	Lost   func(leader string)
 	Logger *slog.Logger
 }
@@ -69,10 +70,12 @@ type Lease struct {
 	// aside ends this conch's turn; yields: that is about to be called.
 	aside  atomic.Pointer[context.CancelFunc]
 	yields atomic.Bool
-	led    chan struct{}
-	first  sync.Once
-	stop   context.CancelFunc
-	ended  sync.WaitGroup
+	// executing is whether requests are.
+	executing execution
+	led       chan struct{}
+	first     sync.Once
+	stop      context.CancelFunc
+	ended     sync.WaitGroup
 
 	watching sync.Mutex
 	others   *coordination.Lease // as the watch saw it last, at heard; nil: it is to be asked for
@@ -93,7 +96,7 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 		o.Logger.Warn("conch may not list and watch leases: while another conch leads, the API server is asked for the lease again and again. docs/kubernetes.md has the role")
 	}
 	life, stop := context.WithCancel(context.Background())
-	l := &Lease{o: o, times: timesOf(o.Duration), wall: time.Now, led: make(chan struct{}), stop: stop}
+	l := &Lease{o: o, times: timesOf(o.Duration), wall: time.Now, led: make(chan struct{}), stop: stop, executing: execution{changed: make(chan struct{})}}
 	lock := renewing{&resourcelock.LeaseLock{
 		LeaseMeta: meta.ObjectMeta{Name: l.name(), Namespace: o.Namespace}, Client: o.Client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 	}, l}
@@ -121,6 +124,7 @@ func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
 			return nil, fmt.Errorf("driver kubernetes: lease: %w", err)
 		}
 	}
+	l.ended.Go(func() { l.beats(life) })
 	l.ended.Go(func() {
 		for life.Err() == nil {
 			turn, end := context.WithCancel(life)
@@ -154,18 +158,20 @@ func (l *Lease) report(elector *leaderelection.LeaderElector) {
 	defer l.reporting.Unlock()
 	led := l.hasLed() // before who leads is looked at: who has led and sees another has lost the lease
 	leader := elector.GetLeader()
-	switch {
-	case leader == "":
+	if leader == "" {
 		return
-	case leader == l.o.Identity:
-	case led:
-		l.o.Lost(leader)
-	default:
-		l.o.Logger.Info("another conch leads this release, until it ends", "leader", ParseReplica(leader).Name)
 	}
 	if leader != l.reported && l.o.Leads != nil {
 		l.reported = leader
-		l.o.Leads(leader)
+		l.o.Leads(leader) // before requests are handed on to it
+	}
+	switch {
+	case leader == l.o.Identity:
+	case led:
+		l.o.Lost(leader)
+		l.isAnothers()
+	default:
+		l.o.Logger.Info("another conch leads this release, until it ends", "leader", ParseReplica(leader).Name)
 	}
 }
 
@@ -205,6 +211,7 @@ func (l *Lease) Silence() *Silence {
 
 // failed notes how an attempt to renew the lease ended that was made at a time.
 func (l *Lease) failed(asked *moment, err error) {
+	l.isCutOff(asked, err)
 	if !l.hasLed() || err == nil {
 		return
 	}
@@ -226,8 +233,7 @@ func (l *Lease) age() time.Duration {
 	if renewed == nil {
 		return math.MaxInt64
 	}
-	now := l.now()
-	return max(now.wall.Sub(renewed.wall), now.running.Sub(renewed.running))
+	return l.now().since(renewed)
 }
 
 // follow watches the lease until this conch leads, so that nobody need ask for it again and again.
@@ -357,10 +363,12 @@ func (r renewing) noting(record resourcelock.LeaderElectionRecord, write func() 
 	if err == nil && record.HolderIdentity == r.l.o.Identity {
 		if r.l.anotherLed(record.LeaderTransitions) {
 			r.l.o.Lost("")
-			return nil // not Held: what this conch knows is of before
+			r.l.isSure(asked, r.l.duration) // nobody else executes
+			return nil                      // not Held: what this conch knows is of before
 		}
 		r.l.renewed.Store(asked)
 		r.l.unanswered.Store(nil)
+		r.l.isSure(asked, r.l.duration)
 		r.l.forget()
 	}
 	return err

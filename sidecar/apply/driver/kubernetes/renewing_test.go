@@ -19,7 +19,7 @@ func renewals(t *testing.T, lost func(string)) (a, b renewing) {
 	t.Helper()
 	client := fake.NewClientset()
 	of := func(identity string) renewing {
-		l := &Lease{o: LeaseOptions{Connection: Connection{Client: client, Namespace: "n"}, Release: "r", Identity: identity, Lost: lost}, times: timesOf(0), wall: time.Now, led: make(chan struct{})}
+		l := &Lease{o: LeaseOptions{Connection: Connection{Client: client, Namespace: "n"}, Release: "r", Identity: identity, Lost: lost}, times: timesOf(0), wall: time.Now, led: make(chan struct{}), executing: execution{changed: make(chan struct{})}}
 		return renewing{&resourcelock.LeaseLock{
 			LeaseMeta: meta.ObjectMeta{Name: l.name(), Namespace: "n"}, Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		}, l}
