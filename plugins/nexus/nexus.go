@@ -156,17 +156,23 @@ func (p *packer) pack(n *node) {
 	p.taken[n.host] = true
 }
 
-// free is the next GPU with nothing on it that the model may have.
-func (p *packer) free(model string) *pack.Host {
+// free is the next GPU with nothing on it that the model may have; of those of its type one on a node that has fewest of the model's.
+func (p *packer) free(model string) (next *pack.Host) {
+	on := make(map[string]int)
+	for _, n := range p.nodes {
+		if slices.ContainsFunc(n.cycle.Jobs, func(j pack.Job) bool { return j.Model == model }) {
+			on[n.host.Node]++
+		}
+	}
 	for _, h := range p.f.Hosts {
-		if h.OnCPU() || p.taken[h] {
+		if h.OnCPU() || p.taken[h] || next != nil && (h.Type != next.Type || on[h.Node] >= on[next.Node]) {
 			continue
 		}
 		if p.f.UsableProfile(model, h.Type) != nil && p.f.RefuseNew(h, 100, model, 0) == "" {
-			return h
+			next = h
 		}
 	}
-	return nil
+	return next
 }
 
 // saturate gives a model whole GPUs as long as its rate keeps one busy, and returns what is left of it.

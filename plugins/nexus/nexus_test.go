@@ -44,6 +44,17 @@ func TestARateOfOneGPUAndAHalf(t *testing.T) {
 	require.Equal(t, uint32(10), rest.GetMaxBatch())
 }
 
+// GPUs that are equal to a model come from nodes that have fewest of its GPUs.
+func TestGPUsOfAModelAreOnSeveralNodes(t *testing.T) {
+	s := packtest.World(4).OnTwoNodes().Line("a", 1, 4, 40, 1600).Line("b", 1, 4, 40, 1600).Snapshot
+	p, err := nexus.New().Plan(t.Context(), s, policy.NoEvaluation{})
+	require.NoError(t, err)
+	require.Empty(t, conformance.Check(s, p))
+	for _, model := range []string{"a", "b"} {
+		require.ElementsMatch(t, []string{"m", "n"}, packtest.NodesOf(p, model), model)
+	}
+}
+
 func TestModelsShareARoundAndNoMoreGPUsThanTheyNeed(t *testing.T) {
 	w := packtest.World(4)
 	for i := range 4 {

@@ -122,14 +122,22 @@ func (f *floor) spread(model string) bool {
 }
 
 // best is the slot with the most memory left, of several that with the fewest
-// models, of several the first; nil where none takes the model.
+// models, of several that on the node with the fewest places of the model, of
+// several the first; nil where none takes the model.
 func (f *floor) best(model string) *slot {
 	var best *slot
+	on := f.OnNodes(model)
+	better := func(a, b *slot) int {
+		return cmp.Or(
+			cmp.Compare(a.part.Host.FreeBytes(), b.part.Host.FreeBytes()), cmp.Compare(len(b.part.Instances), len(a.part.Instances)),
+			cmp.Compare(on[b.part.Host.Node], on[a.part.Host.Node]),
+		)
+	}
 	for _, s := range f.candidates(model) {
 		if s.holds(model) || f.refuse(s, model) != "" {
 			continue
 		}
-		if best == nil || s.part.Host.FreeBytes() > best.part.Host.FreeBytes() || s.part.Host.FreeBytes() == best.part.Host.FreeBytes() && len(s.part.Instances) < len(best.part.Instances) {
+		if best == nil || better(s, best) > 0 {
 			best = s
 		}
 	}

@@ -121,6 +121,21 @@ func FuzzParameters(f *testing.F) {
 	})
 }
 
+// Equal GPUs of two nodes, each full with one model: no node has all places of a model.
+func TestPlacesOfAModelAreOnSeveralNodes(t *testing.T) {
+	s := packtest.World(4).OnTwoNodes().Line("a", 1, 4, 40, 1).Line("b", 1, 4, 40, 1).Snapshot
+	for _, m := range s.Models {
+		m.MemoryBytes = 12 << 30
+		s.Constraints = append(s.Constraints, &policy.Constraint{Model: m.Name, MinInstances: 2})
+	}
+	p, err := static.New().Plan(t.Context(), s, policy.NoEvaluation{})
+	require.NoError(t, err)
+	require.Empty(t, conformance.Check(s, p))
+	for _, m := range s.Models {
+		require.ElementsMatch(t, []string{"m", "n"}, packtest.NodesOf(p, m.Name), m.Name)
+	}
+}
+
 // Equal GPUs, more models than one holds: as many models as possible get a
 // place before any gets a second one.
 func TestEveryModelGetsAPlaceFirst(t *testing.T) {

@@ -141,6 +141,37 @@ func TestTheRestIsNearWhatItExchangesTensorsWith(t *testing.T) {
 	}
 }
 
+// TestNoNodeHasAllPlacesOfAModel: a further place that the operator wants is on a node without one, in a partition that is there or on a GPU that is empty, unless what the model
+// exchanges as a step of a pipeline says otherwise.
+func TestNoNodeHasAllPlacesOfAModel(t *testing.T) {
+	for name, c := range map[string]struct {
+		open  bool
+		bytes float64
+		want  []string
+	}{
+		"empty GPUs":         {false, 0, []string{"m", "n"}},
+		"partitions":         {true, 0, []string{"m", "n"}},
+		"a step of pipeline": {false, 1000, []string{"m", "m"}},
+	} {
+		b := packtest.World(4).OnTwoNodes().Line("other", 1, 4, 200, 2).Line("a", 1, 4, 200, 1)
+		b.Constraints = []*policy.Constraint{{Model: "a", MinInstances: 2}}
+		b.Pipelines = []*policy.Pipeline{{Name: "app", SloUs: 200_000, Rate: 1, Steps: []*policy.PipelineStep{
+			{Model: "other"}, {Model: "a", After: []uint32{0}, TakenBytes: []float64{c.bytes}},
+		}}}
+		f := pack.New(b.Snapshot)
+		for _, h := range f.Hosts {
+			if c.open {
+				f.Open(h, 100)
+			}
+		}
+		f.Rest()
+		p := f.Plan("p", "1", nil)
+		pack.Divide(f.Index, p)
+		require.ElementsMatch(t, c.want, packtest.NodesOf(p, "a"), name)
+		require.Empty(t, conformance.Check(b.Snapshot, p), name)
+	}
+}
+
 // TestAnExclusiveStepIsBesideNoOtherStep: a step that is exclusive shares with its ensemble, and not with the ensemble's other steps.
 func TestAnExclusiveStepIsBesideNoOtherStep(t *testing.T) {
 	w := packtest.World(1).Line("whole", 1, 5, 100, 0).Line("alone", 1, 5, 100, 0).Line("other", 1, 5, 100, 0)

@@ -54,17 +54,17 @@ func (f *Floor) want(model string) int {
 	return max(1, int(f.Rule(model).MinInstances), len(f.pins[model]))
 }
 
-// restOne gives a model one more place: on the node with whose models it exchanges most bytes as a step of pipelines, as far as bytes were measured, and
-// there in the partition whose host has most memory left.
+// restOne gives a model one more place: on the node with whose models it exchanges most bytes as a step of pipelines, as far as bytes were measured; else on
+// one that has fewest of its places, so that no node that is lost takes all of them; and there in the partition whose host has most memory left.
 func (f *Floor) restOne(model string) bool {
-	near, weights := f.near(model), f.known(model).weights
+	near, weights, on := f.near(model), f.known(model).weights, f.OnNodes(model)
 	var best *Part
 	for _, h := range f.Hosts {
 		if h.FreeBytes() < weights {
 			continue // whatever else holds
 		}
 		for _, p := range h.Parts {
-			if f.Refuse(p, model, 0) == "" && (best == nil || cmp.Or(cmp.Compare(near[h.Node], near[best.Host.Node]), cmp.Compare(h.FreeBytes(), best.Host.FreeBytes())) > 0) {
+			if f.Refuse(p, model, 0) == "" && (best == nil || cmp.Or(cmp.Compare(near[h.Node], near[best.Host.Node]), cmp.Compare(on[best.Host.Node], on[h.Node]), cmp.Compare(h.FreeBytes(), best.Host.FreeBytes())) > 0) {
 				best = p
 			}
 		}
@@ -74,9 +74,11 @@ func (f *Floor) restOne(model string) bool {
 		return true
 	}
 	hosts := f.Hosts
-	if near != nil {
+	if near != nil || on != nil {
 		hosts = slices.Clone(f.Hosts)
-		slices.SortStableFunc(hosts, func(a, b *Host) int { return cmp.Compare(near[b.Node], near[a.Node]) })
+		slices.SortStableFunc(hosts, func(a, b *Host) int {
+			return cmp.Or(cmp.Compare(near[b.Node], near[a.Node]), cmp.Compare(on[a.Node], on[b.Node]))
+		})
 	}
 	for _, empty := range []bool{true, false} {
 		for _, h := range hosts {
@@ -87,6 +89,22 @@ func (f *Floor) restOne(model string) bool {
 		}
 	}
 	return false
+}
+
+// OnNodes is, by node, how many partitions hold a model; nil where none does.
+func (f *Floor) OnNodes(model string) map[string]int {
+	if f.counts[model] == 0 {
+		return nil
+	}
+	on := make(map[string]int)
+	for _, h := range f.Hosts {
+		for _, p := range h.Parts {
+			if p.Holds(model) {
+				on[h.Node]++
+			}
+		}
+	}
+	return on
 }
 
 // near is, by node, how many bytes per second a model exchanges with the models there, as a step of pipelines; nil where it is none.
@@ -113,15 +131,8 @@ func (f *Floor) near(model string) map[string]float64 {
 // partsOn is, by node, which part of a model's places is there.
 func (f *Floor) partsOn(model string) map[string]float64 {
 	parts := make(map[string]float64)
-	for _, h := range f.Hosts {
-		for _, p := range h.Parts {
-			if p.Holds(model) {
-				parts[h.Node]++
-			}
-		}
-	}
-	for node := range parts {
-		parts[node] /= float64(max(1, f.counts[model]))
+	for node, n := range f.OnNodes(model) {
+		parts[node] = float64(n) / float64(f.counts[model])
 	}
 	return parts
 }

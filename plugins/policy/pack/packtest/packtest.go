@@ -39,6 +39,22 @@ func World(gpus int) Builder {
 	return Builder{s}
 }
 
+// OnTwoNodes moves the second half of the GPUs to a node of their own, "m".
+func (b Builder) OnTwoNodes() Builder {
+	all := b.Nodes[0].Gpus
+	b.Nodes = append(b.Nodes, &policy.Node{Name: "m", Gpus: all[len(all)/2:]})
+	b.Nodes[0].Gpus = all[:len(all)/2]
+	return b
+}
+
+// NodesOf are the nodes on which a plan has a model, one for each of its places.
+func NodesOf(p *policy.Plan, model string) (nodes []string) {
+	for _, part := range p.PartitionsOf(model) {
+		nodes = append(nodes, part.GetNode())
+	}
+	return nodes
+}
+
 // Line adds a model of l(b) = alpha*b + beta milliseconds on a whole GPU, which slows in proportion to what it lacks of its knee, with an SLO
 // in milliseconds and a rate. It has 1 GiB.
 func (b Builder) Line(name string, alpha, beta, slo, rate float64) Builder {
