@@ -52,7 +52,7 @@ func TestChart(t *testing.T) {
 	}{
 		"attach":  {[]string{"mode=attach"}, 6},
 		"own":     {[]string{"mode=own"}, 6},
-		"cluster": {[]string{"mode=cluster", "cluster.podTemplate.spec.priorityClassName=serving", "cluster.gpus.sharing=none"}, 12},
+		"cluster": {[]string{"mode=cluster", "cluster.podTemplate.spec.priorityClassName=serving", "cluster.gpus.sharing=none", "priorityClassName=critical"}, 12},
 		// Conch in a Pod of its own before the servers of a Service.
 		"service": {[]string{"attach.service.name=triton"}, 9},
 		// Conch comes into a Deployment that another release has: the module deploy/helm/strict applies the patches to one.
