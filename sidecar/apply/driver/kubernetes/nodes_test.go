@@ -67,6 +67,8 @@ func TestGPUsOfACluster(t *testing.T) {
 	dynamic.ConsumesCounters = []resource.DeviceCounterConsumption{{CounterSet: "gpu-0"}}
 	tainted := device("gpu-0", whole...)
 	tainted.Taints = []resource.DeviceTaint{{Key: "xid", Value: "79", Effect: resource.DeviceTaintEffectNoExecute}}
+	mixed := ready("1", map[string]string{"nvidia.com/mig.strategy": "mixed"})
+	mixed.Status.Allocatable["nvidia.com/mig-1g.10gb"] = quantity.MustParse("7")
 	plugin := map[string]string{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "nvidia.com/gpu.memory": "9728"}
 	for name, c := range map[string]struct {
 		world   world
@@ -111,6 +113,9 @@ func TestGPUsOfACluster(t *testing.T) {
 			want: []*policy.GPU{
 				{Id: "n1.gpu-0", Type: "A100-SXM4-80GB-MIG-1g.10gb", MemoryBytes: 9728 << 20}, {Id: "n1.gpu-1", Type: "A100-SXM4-80GB-MIG-1g.10gb", MemoryBytes: 9728 << 20, Index: 1},
 			},
+		},
+		"the device plugin's strategy mixed, for MIG partitions of one of two GPUs": {
+			world: world{nodes: []*core.Node{mixed}}, want: []*policy.GPU{{Id: "n1.gpu-0", Type: "unknown"}},
 		},
 		"the device plugin without labels": {world: world{nodes: []*core.Node{ready("1", nil)}}, want: []*policy.GPU{{Id: "n1.gpu-0", Type: "unknown"}}},
 		"the device plugin shares": {
