@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,10 +17,12 @@ import (
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/internal/store"
 	"github.com/conch-serving/conch/plugins/builtin"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
+	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes/configmaps"
 )
 
 // The cluster that is measured: nodes of four GPUs, and ten of the models fit on a GPU.
@@ -119,12 +122,50 @@ func (b *bench) cluster(ctx context.Context, r *figure.Report) (err error) {
 	before = api.requests.Load()
 	time.Sleep(rest)
 	r.AddRuns("cluster.rest_requests_per_minute", []float64{float64(api.requests.Load()-before) / rest.Minutes()}, "/min", "requests of the driver to the API server in "+rest.String()+" at rest")
+	perMinute, err := api.restOfOwner(ctx, connection, rest)
+	if err != nil {
+		return err
+	}
+	r.AddRuns("cluster.owner_rest_requests_per_minute", []float64{perMinute}, "/min", "requests to the API server in "+rest.String()+" at rest, of the driver, of the Lease and of the release's state, which nothing changes meanwhile")
 	stat, err := process.Stat()
 	if err != nil {
 		return err
 	}
 	r.AddRuns("cluster.resident_MB", []float64{float64(stat.ResidentMemory()) / 1e6}, "MB", "of the process that has the driver, both plans and the benchmark")
 	return nil
+}
+
+// restOfOwner counts requests a minute of an owner that is left alone: of a lease that it holds, of a state that it has taken over, and of what else runs.
+func (a *apiServer) restOfOwner(ctx context.Context, connection kubernetes.Connection, rest time.Duration) (perMinute float64, err error) {
+	log, lost := slog.New(slog.DiscardHandler), make(chan string, 1)
+	lease, err := kubernetes.Lead(ctx, kubernetes.LeaseOptions{
+		Connection: connection, Release: "conch", Identity: "bench", Logger: log, Lost: func(leader string) { lost <- leader },
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer lease.Release()
+	state, err := configmaps.Follow(ctx, configmaps.Options{Connection: connection, Release: "conch", Identity: "bench", Fence: lease.Held, Logger: log})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, state.Close()) }()
+	if err := state.TakeOver(ctx); err != nil {
+		return 0, err
+	}
+	if err := state.Write(store.Change{Bucket: "bench", Key: "plan", Value: []byte("1")}); err != nil {
+		return 0, err
+	}
+	time.Sleep(2 * time.Second)
+	before := a.requests.Load()
+	time.Sleep(rest)
+	perMinute = float64(a.requests.Load()-before) / rest.Minutes()
+	select {
+	case <-lost:
+		return 0, errors.New("the lease was lost, though nobody else wants it")
+	default:
+		return perMinute, lease.Held()
+	}
 }
 
 // clusterSnapshot is what a policy is asked: each model loads so many GPUs that all together are loaded to two thirds.
