@@ -14,11 +14,13 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 // infer has a request answered as a client behind a Service does, whose connection is to one of the replicas, the nth: where that one takes no connection it tries
 // the next, and a request that a replica took and whose connection broke, since that replica was killed, is asked once more. Whatever a replica answers is the answer.
-func (r *rig) infer(n int, model string) (err error) {
+func (r *rig) infer(n int, at func(c *replica) error) (err error) {
 	cut := map[*replica]bool{}
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // a client's pause
 		for i := range r.replicas {
@@ -26,11 +28,11 @@ func (r *rig) infer(n int, model string) (err error) {
 			if c.away.Load() {
 				continue
 			}
-			err = inferAt(c.address, model)
-			if len(r.replicas) > 1 && errors.Is(err, syscall.ECONNREFUSED) {
+			err = at(c)
+			if len(r.replicas) > 1 && (errors.Is(err, syscall.ECONNREFUSED) || unsent(err)) {
 				continue
 			}
-			if broken := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE); !broken || cut[c] || len(r.replicas) < 2 {
+			if broken := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || cutOff(err); !broken || cut[c] || len(r.replicas) < 2 {
 				return err
 			}
 			cut[c] = true
@@ -60,9 +62,23 @@ func inferAt(address, model string) error {
 	return nil
 }
 
-// load sends requests to all replicas until the returned function is called, which says how many were sent and which failed.
+// load sends requests by both protocols to all replicas until the returned function is called, which says how many were sent and which failed. What is measured has callers by HTTP
+// alone.
 func (r *rig) load() (end func() (sent int, failed []error)) {
-	return r.loadBy(r.infer)
+	byHTTP := func(n int, model string) error {
+		return r.infer(n, func(c *replica) error { return inferAt(c.address, model) })
+	}
+	if os.Getenv(measuredFile) != "" {
+		return r.loadBy(20*time.Millisecond, byHTTP)
+	}
+	clients := &clients{all: map[client]*grpc.ClientConn{}}
+	end = r.loadBy(10*time.Millisecond, byHTTP, func(n int, model string) error {
+		return r.infer(n, func(c *replica) error { return clients.infer(client{n, c.port() + "01"}, model) })
+	})
+	return func() (int, []error) {
+		defer clients.close()
+		return end()
+	}
 }
 
 // load is that of the rig, to one replica alone.
@@ -70,12 +86,16 @@ func (c *replica) load() (end func() (sent int, failed []error)) {
 	return c.r.loadAt(func() string { return c.address })
 }
 
-// loadAt is load, with an address for each request.
+// loadAt is load over HTTP, with an address for each request.
 func (r *rig) loadAt(address func() string) (end func() (sent int, failed []error)) {
-	return r.loadBy(func(_ int, model string) error { return inferAt(address(), model) })
+	return r.loadBy(10*time.Millisecond, func(_ int, model string) error { return inferAt(address(), model) })
 }
 
-func (r *rig) loadBy(ask func(n int, model string) error) (end func() (sent int, failed []error)) {
+// callers is how many there are of each kind.
+const callers = 4
+
+// loadBy has callers of each kind ask, each of which pauses after an answer.
+func (r *rig) loadBy(pause time.Duration, kinds ...func(n int, model string) error) (end func() (sent int, failed []error)) {
 	r.cut.Store(0)
 	r.gap.Store(0)
 	var mu sync.Mutex
@@ -84,7 +104,8 @@ func (r *rig) loadBy(ask func(n int, model string) error) (end func() (sent int,
 	answered := time.Now()
 	done := make(chan struct{})
 	var all sync.WaitGroup
-	for i := range 4 {
+	for i := range callers * len(kinds) {
+		ask := kinds[i/callers]
 		all.Go(func() {
 			for n := 0; ; n++ {
 				select {
@@ -103,7 +124,7 @@ func (r *rig) loadBy(ask func(n int, model string) error) (end func() (sent int,
 					answered = now
 				}
 				mu.Unlock()
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(pause)
 			}
 		})
 	}
@@ -136,9 +157,12 @@ func (r *rig) none(sent int, failed []error) {
 	r.t.Logf("%d requests, none failed, %d were asked once more; %.1f s without an answer at most", sent, r.cut.Load(), time.Duration(r.gap.Load()).Seconds())
 }
 
-// measured writes what callers noticed of a fault to the file that `make bench BENCH=failover` names.
+// measuredFile names the environment variable with which `make bench BENCH=failover` names a file.
+const measuredFile = "CONCH_CLUSTER_MEASURED"
+
+// measured writes what callers noticed of a fault to that file.
 func (r *rig) measured(sent int, failed []error) {
-	name := os.Getenv("CONCH_CLUSTER_MEASURED")
+	name := os.Getenv(measuredFile)
 	if name == "" {
 		return
 	}
