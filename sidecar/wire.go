@@ -454,7 +454,7 @@ func (c *conch) newOperators(ctx context.Context) (_ component.Component, err er
 		follows = func() (string, bool) { return c.cluster.Owner(), c.cluster.Follows() }
 	}
 	c.operators, err = operators.New(ctx, operators.Options{
-		Config: c.Config, Control: c.control, Dispatcher: c.dispatcher, Routes: c.routes(), Recent: c.recent, Traces: c.traces,
+		Logs: c.servers.Logs(), Config: c.Config, Control: c.control, Dispatcher: c.dispatcher, Routes: c.routes(), Recent: c.recent, Traces: c.traces,
 		Calibration: c.calibration, Groups: c.groups, Others: c.servers.Others,
 		Fronts:      func() (api.Check, bool) { return c.fronts.Check() },
 		MetricsDoor: func() net.Listener { return c.cluster.Door("metrics") }, Leading: c.cluster.Leading(), Follows: follows,

@@ -39,6 +39,17 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 		lines = n
 	}
 	partition := r.PathValue("partition")
+	if remote, is := s.conch.(LogStreamer); is {
+		text, err := remote.LogStream(r.Context(), partition, lines, r.URL.Query().Get("follow") == "true")
+		if err != nil {
+			s.fail(w, err)
+			return
+		}
+		if text != nil {
+			s.pass(w, r, partition, text)
+			return
+		}
+	}
 	path, err := s.conch.LogFile(r.Context(), partition)
 	if err != nil {
 		s.fail(w, err)
@@ -74,6 +85,40 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := t.follow(r.Context(), out, next); err != nil && r.Context().Err() == nil {
 		s.log.Warn("a log that was followed ended", "partition", partition, "error", err)
+	}
+}
+
+// LogStreamer is an API of a conch whose servers write their logs elsewhere.
+type LogStreamer interface {
+	// LogStream is the output of a partition's server, as logs has it, until that ends or ctx does; nil where LogFile has it. The caller closes it.
+	LogStream(ctx context.Context, partition string, lines int, follow bool) (io.ReadCloser, error)
+}
+
+// pass streams what a LogStreamer gives.
+func (s *server) pass(w http.ResponseWriter, r *http.Request, partition string, text io.ReadCloser) {
+	defer func() { _ = text.Close() }() // only read
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	out := stream(w)
+	defer out.over()
+	some := make([]byte, 32<<10)
+	for {
+		n, err := text.Read(some)
+		if n > 0 {
+			if _, err := out.Write(some[:n]); err != nil {
+				return // nobody reads it
+			}
+			if err := out.Flush(); err != nil {
+				return
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), r.Context().Err() != nil:
+			return
+		case err != nil:
+			s.log.Warn("a log broke off", "partition", partition, "error", err)
+			panic(http.ErrAbortHandler) // the caller must not take half for the whole
+		}
 	}
 }
 

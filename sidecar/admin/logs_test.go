@@ -5,14 +5,18 @@ package admin_test
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // logged is a conch with one partition, whose log is at a path that may change.
@@ -25,6 +29,29 @@ func (l logged) LogFile(context.Context, string) (string, error) {
 	path := <-l.path
 	l.path <- path
 	return path, nil
+}
+
+// elsewhere is a conch whose servers' logs are.
+type elsewhere struct {
+	admin.API
+	text string
+	err  error
+}
+
+func (e elsewhere) LogStream(_ context.Context, partition string, lines int, follow bool) (io.ReadCloser, error) {
+	if e.err != nil {
+		return nil, e.err
+	}
+	return io.NopCloser(io.MultiReader(strings.NewReader(fmt.Sprintln(partition, lines, follow)), strings.NewReader(e.text))), nil
+}
+
+// TestALogThatIsElsewhere: it is passed on as it comes, or the caller learns why not.
+func TestALogThatIsElsewhere(t *testing.T) {
+	var got strings.Builder
+	require.NoError(t, serveAPI(t, elsewhere{text: "loaded\n"}).Log(t.Context(), "node-1.gpu-0", 7, true, &got))
+	require.Equal(t, "node-1.gpu-0 7 true\nloaded\n", got.String())
+	err := serveAPI(t, elsewhere{err: &api.Error{Code: api.CodeUnavailable, Message: "partition p has no Pod"}}).Log(t.Context(), "p", -1, false, io.Discard)
+	require.ErrorContains(t, err, "partition p has no Pod")
 }
 
 // TestALogIsFollowedOverRotationsAndRestarts: every line comes once, in order.

@@ -41,7 +41,7 @@ type API interface {
 	GPUAdvice(ctx context.Context) (api.GPUAdvice, error)
 	Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResult, error)
 	Restart(ctx context.Context, r api.RestartRequest) (api.Partition, error)
-	// LogFile is where the output of a partition's server is.
+	// LogFile is where the output of a partition's server is. Where it is no file of this machine, the API is a LogStreamer.
 	LogFile(ctx context.Context, partition string) (string, error)
 	// OrderModel loads or unloads a model.
 	OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, error)

@@ -139,9 +139,9 @@ func (c *Control) LogFile(partition string) (string, error) {
 
 // noLog says where the log of a server is that conch has none of.
 func (c *Control) noLog() string {
-	switch driver := c.settings().Driver; driver.Kind {
+	switch c.settings().Driver.Kind {
 	case config.DriverKubernetes:
-		return fmt.Sprintf("its server is a Pod, whose log the cluster keeps; `kubectl get pods -L conch.io/partition -l conch.io/release=%s` names it, and `kubectl logs POD` shows its log", cmp.Or(driver.Kubernetes.Release, "conch"))
+		return "its server is a Pod, whose log the cluster keeps"
 	case config.DriverAttach:
 		return "its server is run by others, who have it"
 	case config.DriverEmbedded:

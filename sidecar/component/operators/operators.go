@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -51,6 +52,8 @@ type Options struct {
 	// conch runs its servers itself.
 	Groups *merging.Book
 	Others *servers.Others
+	// Logs are those of servers in Pods, as kubernetes.Driver's Log; nil where servers are none.
+	Logs func(ctx context.Context, partition string, lines int, follow bool) (io.ReadCloser, error)
 	// Fronts says whether clients can come in, if there is something to say.
 	Fronts func() (api.Check, bool)
 	// MetricsDoor gives the listener of the metrics, on which another part of this conch has served until then; nil, or giving nil: the address is bound.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -46,6 +47,21 @@ func (v view) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, er
 		return api.Model{Name: r.Model, State: api.ModelUnloaded}, nil // the servers no longer have it
 	}
 	return m, err
+}
+
+// LogStream implements admin.LogStreamer: the cluster has the logs of servers in Pods.
+func (v view) LogStream(ctx context.Context, partition string, lines int, follow bool) (io.ReadCloser, error) {
+	if v.o.Logs == nil {
+		return nil, nil //nolint:nilnil // LogFile has it
+	}
+	if _, err := v.o.Control.PlannedPartition(partition); err != nil {
+		return nil, &api.Error{Code: api.CodeNotFound, Message: err.Error()}
+	}
+	text, err := v.o.Logs(ctx, partition, lines, follow)
+	if err != nil {
+		return nil, &api.Error{Code: api.CodeUnavailable, Message: err.Error()}
+	}
+	return text, nil
 }
 
 // Ready implements admin.API.

@@ -9,6 +9,7 @@ package servers
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -54,6 +55,14 @@ type Servers struct {
 	Pods *kubernetes.Driver
 	// service is followed; nil unless the servers are behind one.
 	service *kubernetes.Service
+}
+
+// Logs are what the cluster has of the servers' logs; nil where they are files of this machine, or others'.
+func (s *Servers) Logs() func(ctx context.Context, partition string, lines int, follow bool) (io.ReadCloser, error) {
+	if s.Pods == nil {
+		return nil
+	}
+	return s.Pods.Log
 }
 
 // New makes the driver that conch.yaml names. It starts no server.

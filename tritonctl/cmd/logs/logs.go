@@ -19,7 +19,8 @@ func New(f *factory.Factory) *cobra.Command {
 		Short: "Show what the Triton server of a partition says",
 		Long: `logs shows the log of a partition's server, that of its last one while it has none.
 Each server has one log, which is moved aside when it is full; -f goes on over that,
-and over restarts of the server.`,
+and over restarts of the server. In a cluster the log is that of the server's Pod, with
+which -f ends.`,
 		Example: `  tritonctl logs gpu0 --tail 50
   tritonctl logs -f gpu0`,
 		Args:              cobra.ExactArgs(1),

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The role in the documentation, and that of the chart, allow what conch asks for at its start, with the lease, and nothing else.
+// The role in the documentation, and that of the chart, allow what conch asks for at its start, with the lease, logs, and nothing else.
 func TestTheRoleIsWhatConchAsksFor(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/kubernetes.md")
 	require.NoError(t, err)
@@ -52,6 +52,6 @@ func TestTheRoleIsWhatConchAsksFor(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, sorted(slices.Concat(needs(true), toLead(), toFollow(), toFollowState())), sorted(has))
+		require.Equal(t, sorted(slices.Concat(needs(true), toLead(), toFollow(), toFollowState(), toReadLogs())), sorted(has))
 	}
 }

@@ -68,7 +68,7 @@ func (s *server) Spec() driver.Spec         { return s.spec }
 func (s *server) Endpoint() driver.Endpoint { return s.at }
 func (s *server) Begin() time.Time          { return s.begin }
 
-// Log is empty: kubectl logs has it.
+// Log is empty: the cluster has it (Driver.Log).
 func (s *server) Log() string           { return "" }
 func (s *server) Done() <-chan struct{} { return s.done }
 
