@@ -168,9 +168,11 @@ func (d *Dispatcher) judgedSafely(a *attempt, r result) (given answer, now step)
 //
 // The request has arrived at its model then, as one row: Conch does not read it.
 // Done must be called when the exchange is over, with its failure, or nil if the
-// server's answer says that it succeeded. Done reports the outcome. The outcome is
-// never late, because how long a request takes depends on what it asks for. A
-// request that names no model is not an inference request, and has no outcome.
+// server's answer says that it succeeded. A failure is a gRPC status error, of code
+// UNKNOWN if the server gave a text without a code, or one that is forward.Lost.
+// Done reports the outcome. The outcome is never late, because how long a request
+// takes depends on what it asks for. A request that names no model is not an
+// inference request, and has no outcome.
 func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.PartitionSpec, done func(failure error), err error) {
 	t := new(ticket)
 	t.open(ctx, d, 0)
@@ -196,11 +198,8 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 		d.o.Observer.Arrived(model, 1, t.arrived)
 	}
 	return *lease.Partition().Spec(), func(failure error) {
-		switch {
-		case failure == nil:
-			lease.Worked()
-		case t.model != nil && ctx.Err() == nil && forward.Faulted(failure):
-			t.faulted(lease, failure, forward.Status(failure).Message(), 1, false)
+		if ctx.Err() == nil || failure == nil {
+			t.proxiedTo(lease, model, failure)
 		}
 		lease.Release()
 		if t.model == nil {
@@ -210,6 +209,27 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 		a.err = failure
 		t.end(&a)
 	}, nil
+}
+
+// proxiedTo reports to the place of a lease what a request that was proxied there came to. It is not tried again elsewhere: a part of its answer may have
+// been sent.
+func (t *ticket) proxiedTo(on router.Lease, model string, failure error) {
+	switch endingOf(failure, model) {
+	case answeredAll:
+		on.Worked()
+	case lost:
+		t.d.router.Lost(on.Partition(), failure)
+		t.d.o.Logger.Warn("a partition was lost under a request that is proxied", "partition", on.Partition().ID(), "model", model, "error", failure)
+	case absent:
+		on.Absent(failure)
+	case failed:
+		s := forward.Status(failure)
+		refused := s.Code() == codes.Unknown && forward.RefusalText(s.Message()) // as of the errors on a stream, which have no code either
+		if t.model != nil && !refused && forward.Faulted(failure) {
+			t.faulted(on, failure, s.Message(), 1, false)
+		}
+	case indivisible: // no answer is divided
+	}
 }
 
 // onward returns the context of a call to Triton for a caller: with the caller's

@@ -4,17 +4,21 @@
 package dispatch_test
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // TestWhatIsProxiedHasAnOutcome: a request that generate or generate_stream passes to a server counts once, by the server's answer.
@@ -98,4 +102,91 @@ func TestWhoLeavesAnAnswerThatIsProxiedIsCancelled(t *testing.T) {
 	require.Eventually(t, func() bool { return seen.arrivals() == 1 && seen.settled() }, 30*time.Second, time.Millisecond)
 	require.Equal(t, map[dispatch.Result]int{dispatch.Cancelled: 1}, seen.count(t))
 	require.Equal(t, dispatch.GoneDisconnect, seen.outcomes[0].Reason)
+}
+
+// TestWhatAProxiedAnswerSaysOfItsPlace: the same as it says over gRPC. A server that refuses requests, and a python model that answers with errors of its own,
+// are well; one whose executions fail is ejected by three of them; one that does not have the model is passed over; one that cannot be reached, or breaks off,
+// is lost.
+func TestWhatAProxiedAnswerSaysOfItsPlace(t *testing.T) {
+	type standing struct{ ejected, passedOver, lost bool }
+	says := func(code int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprint(w, body)
+		}
+	}
+	for name, c := range map[string]struct {
+		answer       http.HandlerFunc // nil: nobody listens
+		path         string
+		onnx, python standing
+	}{
+		"refused":                    {answer: says(400, `{"error":"failed to parse the request JSON buffer"}`)},
+		"refused without a text":     {answer: says(400, "")},
+		"a method that it lacks":     {answer: says(405, `{"error":"Method Not Allowed"}`)},
+		"its queue is full":          {answer: says(503, `{"error":"[request id: 1] Exceeds maximum queue size"}`)},
+		"another version":            {answer: says(404, `{"error":"Request for unknown model: 'm' version 7 is not found"}`)},
+		"no model":                   {says(404, `{"error":"Request for unknown model: 'm' is not found"}`), "generate", standing{passedOver: true}, standing{passedOver: true}},
+		"an error of the model's":    {says(500, `{"error":"onnx runtime error 6: out of memory"}`), "generate", standing{ejected: true}, standing{}},
+		"an execution that failed":   {says(500, `{"error":"Failed to process the request(s) for model 'm_0_0', message: no"}`), "generate", standing{ejected: true}, standing{ejected: true}},
+		"a dead model":               {says(500, `{"error":"Stub process 'm_0_0' is not healthy."}`), "generate", standing{ejected: true}, standing{ejected: true}},
+		"what stands before it":      {says(502, "<html>"), "generate", standing{ejected: true}, standing{}},
+		"an event that refuses":      {answer: events(`{"error":"unexpected shape for input 'IN' for model 'm'"}`), path: "generate_stream"},
+		"an event of the model's":    {events(`{"error":"CUDA error"}`), "generate_stream", standing{ejected: true}, standing{}},
+		"an event of an execution":   {events(`{"error":"Failed to process the request(s) for model 'm_0_0', message: no"}`), "generate_stream", standing{ejected: true}, standing{ejected: true}},
+		"broken off":                 {breaksOff, "generate_stream", standing{lost: true}, standing{lost: true}},
+		"broken off before it began": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "generate", standing{lost: true}, standing{lost: true}},
+		"a connection refused":       {nil, "generate", standing{lost: true}, standing{lost: true}},
+	} {
+		for backend, want := range map[string]standing{"onnxruntime": c.onnx, "python": c.python} {
+			t.Run(name+"/"+backend, func(t *testing.T) {
+				var asked [2]atomic.Int32
+				parts := []*triton{newTriton(t), newTriton(t)}
+				routes := table(1, func(m *router.Model) { m.Config.Backend = backend }, parts...)
+				for i := range parts {
+					server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if asked[i].Add(1); i == 0 {
+							c.answer(w, r)
+							return
+						}
+						fmt.Fprint(w, "{}")
+					}))
+					defer server.Close()
+					routes.Partitions[i].Endpoint.HTTP = strings.TrimPrefix(server.URL, "http://")
+					if i == 0 && c.answer == nil {
+						server.Close()
+					}
+				}
+				if want.lost {
+					parts[0].kill() // or it is found again
+				}
+				d, seen := newDispatcher(t, dispatch.Options{Clock: patient{clock.Timers()}}, routes)
+				_, address := fronts(t, d, routes)
+				const requests = 5 // one after the other: each goes to the first server, if that is usable
+				for i := range requests {
+					r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v2/models/m/"+cmp.Or(c.path, "generate"), strings.NewReader("{}"))
+					require.NoError(t, err)
+					answer, err := http.DefaultClient.Do(r)
+					require.NoError(t, err)
+					_, _ = io.Copy(io.Discard, answer.Body) // it may break off
+					require.NoError(t, answer.Body.Close())
+					require.Eventually(t, func() bool { return seen.arrivals() == i+1 && seen.settled() }, 30*time.Second, time.Millisecond)
+				}
+				got := standing{lost: !d.Partitions()[0].Up}
+				for _, h := range d.Unhealthy() {
+					require.Equal(t, "p"+parts[0].address, h.Partition)
+					got.ejected = h.Ejected
+				}
+				got.passedOver = !got.lost && !got.ejected && asked[1].Load() > 0
+				require.Equal(t, want, got)
+				switch wanted := requests - asked[1].Load(); {
+				case want.ejected && name != "a dead model":
+					require.EqualValues(t, 3, wanted)
+				case want != standing{}:
+					require.EqualValues(t, 1, wanted)
+				default:
+					require.EqualValues(t, requests, wanted)
+				}
+			})
+		}
+	}
 }

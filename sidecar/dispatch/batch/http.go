@@ -3,7 +3,13 @@
 
 package batch
 
-import "google.golang.org/grpc/mem"
+import (
+	"encoding/json"
+	"net/http"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+)
 
 // MostHTTP is the length in bytes of the longest body that is kept as it came, for a server's HTTP port. A tritonserver answers
 // a larger one a little sooner over gRPC (`make bench BENCH=proxy-triton`).
@@ -15,6 +21,27 @@ type HTTP struct {
 	Body mem.Buffer
 	// HeaderLength is how much of the body is JSON, as Inference-Header-Content-Length says; negative: there is no such field, and all of it is.
 	HeaderLength int
+}
+
+// CodeOfHTTP is the gRPC code of an answer of a server's HTTP port with this status. Triton answers with four statuses of their own and one for all other
+// codes; of these, INVALID_ARGUMENT is the one that says nothing against the server (forward.Faulted). Known is false for a status that Triton does not
+// answer a request for inference with.
+func CodeOfHTTP(status int) (code codes.Code, known bool) {
+	code, known = map[int]codes.Code{
+		http.StatusBadRequest: codes.InvalidArgument, http.StatusNotFound: codes.NotFound, http.StatusInternalServerError: codes.Internal,
+		http.StatusNotImplemented: codes.Unimplemented, http.StatusServiceUnavailable: codes.Unavailable,
+	}[status]
+	return code, known
+}
+
+// ErrorOfHTTP reads the document that Triton's HTTP port reports an error by: {"error":"..."} and nothing else.
+func ErrorOfHTTP(document []byte) (text string, ok bool) {
+	var members map[string]string
+	if json.Unmarshal(document, &members) != nil || len(members) != 1 {
+		return "", false
+	}
+	text, ok = members["error"]
+	return text, ok
 }
 
 // free gives the body back. It returns nil.

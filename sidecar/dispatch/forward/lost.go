@@ -13,16 +13,18 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // ErrLost means that the connection failed before the server answered.
 var ErrLost = errors.New("connection to the partition was lost")
 
-// Lost reports whether an error of Call, or of a stream made by NewStream,
+// Lost reports whether an error of Call, of a stream made by NewStream, or of a front that has passed a request to a server itself,
 // means that the connection failed, so that the request may be tried elsewhere.
 // Everything else is an answer.
 func Lost(err error) bool {
-	return errors.Is(err, ErrLost) || lostText(err)
+	return errors.Is(err, ErrLost) || errors.Is(err, wire.ErrLost) || lostText(err)
 }
 
 // lostError keeps the status for callers that pass it on.

@@ -6,7 +6,6 @@ package forward
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -440,19 +439,11 @@ func (c *httpConn) answer(from *source, in *bufio.Reader) (got *batch.HTTP, agai
 	return got, !r.Close, nil
 }
 
-// httpError is the error that a server's HTTP port has answered with. Triton answers with four statuses of their own and one for all other codes; of these,
-// INVALID_ARGUMENT is the one that says nothing against the server (Faulted).
+// httpError is the error that a server's HTTP port has answered with.
 func httpError(code int, body []byte) error {
-	of, known := map[int]codes.Code{
-		nethttp.StatusBadRequest: codes.InvalidArgument, nethttp.StatusNotFound: codes.NotFound, nethttp.StatusInternalServerError: codes.Internal,
-		nethttp.StatusNotImplemented: codes.Unimplemented, nethttp.StatusServiceUnavailable: codes.Unavailable,
-	}[code]
-	var document map[string]string
-	if !known || json.Unmarshal(body, &document) != nil || len(document) != 1 {
-		return fmt.Errorf("%w: status %d", ErrForeign, code)
-	}
-	text, ok := document["error"]
-	if !ok {
+	of, known := batch.CodeOfHTTP(code)
+	text, ok := batch.ErrorOfHTTP(body)
+	if !known || !ok {
 		return fmt.Errorf("%w: status %d", ErrForeign, code)
 	}
 	return status.Error(of, text)

@@ -5,16 +5,16 @@ package http
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	nethttp "net/http"
 	"strings"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// errorWatch is the body of a server's answer to generate or generate_stream with status 200, and looks for an error while the body is read.
-// Triton reports there that the request failed by an event, or a document, that is {"error":"..."} and nothing else. The answer of a model whose
+// errorWatch is the body of a server's answer to generate or generate_stream, and looks for an error while the body is read.
+// Triton reports there that the request failed, with status 200 too, by an event, or a document, that is {"error":"..."} and nothing else. The answer of a model whose
 // output has that name has the model's name in it, too.
 type errorWatch struct {
 	io.ReadCloser
@@ -22,8 +22,9 @@ type errorWatch struct {
 	prefix   string // of a line that is an error
 	line     []byte // the part of the line that has been read, as long as the line may be an error
 	harmless bool   // the line is no error
-	// failure is the first error; nil: there was none.
-	failure error
+	// found: there was an error; text is that of the first one.
+	found bool
+	text  string
 }
 
 // maxErrorBytes is how long an event may be to be taken for an error.
@@ -34,9 +35,9 @@ const (
 	errorPrefix = `{"error":"`
 )
 
-// watchErrors looks for an error in the body of an answer while it is read, unless its status already shows that the request failed.
+// watchErrors looks for an error in the body of an answer while it is read.
 func (x *exchange) watchErrors(answer *nethttp.Response) {
-	if x.model == "" || answer.StatusCode != nethttp.StatusOK || answer.Header.Get("Content-Encoding") != "" {
+	if ends := answer.StatusCode == nethttp.StatusOK || answer.StatusCode >= nethttp.StatusBadRequest; x.model == "" || !ends || answer.Header.Get("Content-Encoding") != "" {
 		return
 	}
 	x.watch = &errorWatch{ReadCloser: answer.Body, prefix: errorPrefix}
@@ -58,7 +59,7 @@ func (w *errorWatch) Read(p []byte) (int, error) {
 
 // scan looks for an error in the bytes that were read last.
 func (w *errorWatch) scan(p []byte) {
-	for len(p) > 0 && w.failure == nil {
+	for len(p) > 0 && !w.found {
 		i := -1
 		if w.events {
 			i = bytes.IndexByte(p, '\n')
@@ -88,13 +89,10 @@ func (w *errorWatch) add(p []byte) {
 	}
 }
 
-// endLine sets the failure if the line that ends here is an error, and begins the next line.
+// endLine takes the error in if the line that ends here is an error, and begins the next line.
 func (w *errorWatch) endLine() {
-	if w.failure == nil && !w.harmless && len(w.line) > len(w.prefix) {
-		var document map[string]string
-		if err := json.Unmarshal(w.line[len(w.prefix)-len(errorPrefix):], &document); err == nil && len(document) == 1 {
-			w.failure = fmt.Errorf("the answer, of HTTP status 200, has an error: %s", document["error"])
-		}
+	if !w.found && !w.harmless && len(w.line) > len(w.prefix) {
+		w.text, w.found = batch.ErrorOfHTTP(w.line[len(w.prefix)-len(errorPrefix):])
 	}
 	w.line, w.harmless = w.line[:0], false
 }

@@ -7,10 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	nethttp "net/http"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // exchange is a request that passes through untouched: its server, its result, and its spans if it is traced.
@@ -20,7 +27,7 @@ type exchange struct {
 	// status of the server's answer; err is why there is none.
 	status int
 	err    error
-	// watch finds an error in an answer whose status is good; nil: the answer is not watched.
+	// watch finds an error in the body of an answer; nil: the answer is not watched.
 	watch *errorWatch
 	// whole: the answer reached its end.
 	whole bool
@@ -65,14 +72,54 @@ func (x *exchange) failure() error {
 	switch {
 	case x.err != nil:
 		return x.err
+	case x.status >= nethttp.StatusBadRequest && x.watch != nil && x.watch.found:
+		return fmt.Errorf("HTTP status %d: %s", x.status, x.watch.text)
 	case x.status >= nethttp.StatusBadRequest:
 		return fmt.Errorf("HTTP status %d", x.status)
-	case x.watch != nil && x.watch.failure != nil:
-		return x.watch.failure
+	case x.watch != nil && x.watch.found:
+		return fmt.Errorf("the answer, of HTTP status 200, has an error: %s", x.watch.text)
 	case !x.whole:
 		return errBrokeOff
 	}
 	return nil
+}
+
+// report is failure as the Picker takes it: what the same answer would be by gRPC.
+func (x *exchange) report() error {
+	err := x.failure()
+	switch {
+	case err == nil:
+		return nil
+	case !lost(x.err) && (x.err != nil || x.status == 0):
+		return status.Error(codes.Unavailable, status.Convert(err).Message()) // there is no answer, and the server is not the reason
+	case x.err != nil, x.status < nethttp.StatusBadRequest && !(x.watch != nil && x.watch.found):
+		return fmt.Errorf("%w: %w", wire.ErrLost, err)
+	}
+	code, text := codes.Unknown, err.Error()
+	if x.watch != nil && x.watch.found {
+		text = x.watch.text
+	}
+	if x.status >= nethttp.StatusBadRequest {
+		code = codeOf(x.status)
+	}
+	return status.Error(code, text)
+}
+
+// codeOf is the gRPC code of a status of 400 or more. One that Triton does not answer with is the request's fault, or the server's, by HTTP's own meaning.
+func codeOf(answered int) codes.Code {
+	code, known := batch.CodeOfHTTP(answered)
+	switch {
+	case known:
+		return code
+	case answered < nethttp.StatusInternalServerError:
+		return codes.InvalidArgument
+	}
+	return codes.Internal
+}
+
+// lost reports whether a request has no answer because the connection to the server could not be made, or has failed.
+func lost(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*net.OpError))
 }
 
 // end ends the spans with the result. The context is the caller's.

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -17,7 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
@@ -115,17 +116,17 @@ func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 		failStatus(w, jsonType, err)
 		return
 	}
-	defer func() { done(x.failure()) }()
+	defer func() { done(x.report()) }()
 	if server.Endpoint == "" {
 		x.err = errNoEndpoint
 		body.Free()
-		fail(w, nethttp.StatusServiceUnavailable, jsonType, errNoEndpoint.Error())
+		failStatus(w, jsonType, errNoEndpoint)
 		return
 	}
 	h.forward(w, r, server, body, x)
 }
 
-var errNoEndpoint = errors.New("no Triton server with an HTTP endpoint is up")
+var errNoEndpoint = status.Error(codes.Unavailable, "no Triton server with an HTTP endpoint is up")
 
 // passTo hands a request to a server.
 func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, server Server) {
