@@ -6,6 +6,7 @@ package dispatch_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -68,6 +69,74 @@ func TestBadRequestsCostTheOthersLittle(t *testing.T) {
 		late := float64(n[dispatch.Late]) / float64(n[dispatch.OK]+n[dispatch.Late])
 		t.Logf("%v: %.1f%% of the others are late, %d executions", n, 100*late, len(parts[0].executions())+len(parts[1].executions()))
 		require.Less(t, late, .4)
+	})
+}
+
+// batched is a model on one server that executes one batch at a time, in l(b) = each*b + fixed, and fails those with a bad row.
+func batched(t *testing.T, slo, each, fixed time.Duration) (p *triton, d *dispatch.Dispatcher) {
+	parts, options := inBubble(t, 1)
+	p = parts[0]
+	p.refuse = failsBadRows
+	p.asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
+		time.Sleep(fixed + time.Duration(r.Inputs[0].Shape[0])*each)
+	}
+	d, _ = newDispatcher(t, options, table(1, func(m *router.Model) { m.SLO = slo }, p))
+	d.SetProfile(linear(each, fixed))
+	return p, d
+}
+
+// burst sends one request and, while it is executed, eight more, the first of which are bad. It returns the rows of the largest of their executions.
+func burst(t *testing.T, p *triton, d *dispatch.Dispatcher, bad int) (largest int) {
+	before := len(p.executions())
+	var all sync.WaitGroup
+	send := func(seed uint32) { all.Go(func() { _ = infer(t.Context(), t, d, seed, 1, nil) }) }
+	send(1000 << 8)
+	time.Sleep(time.Millisecond)
+	for i := range 8 {
+		if i < bad {
+			send(badRow)
+		} else {
+			send(1000 << 8)
+		}
+	}
+	all.Wait()
+	return slices.Max(p.executions()[before:])
+}
+
+// TestRequestsRunAloneWhileManyFail: while a quarter of a model's requests fails, none shares an execution with others; when they succeed again, they do.
+func TestRequestsRunAloneWhileManyFail(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		p, d := batched(t, time.Second, time.Millisecond, 8*time.Millisecond)
+		require.Equal(t, 8, burst(t, p, d, 0))
+		for range 10 {
+			burst(t, p, d, 4)
+		}
+		require.Equal(t, 1, burst(t, p, d, 4))
+		require.Equal(t, 1, burst(t, p, d, 0))
+		bursts := 0
+		for burst(t, p, d, 0) == 1 {
+			bursts++
+			require.Less(t, bursts, 100)
+		}
+	})
+}
+
+// TestBatchesArePlannedWithWhatBadRequestsCost: eight requests can be executed together in time only if none of them is bad. While one of eight is, on average, fewer
+// share an execution.
+func TestBatchesArePlannedWithWhatBadRequestsCost(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		p, d := batched(t, 120*time.Millisecond, 10*time.Millisecond, 0)
+		require.Equal(t, 8, burst(t, p, d, 0))
+		for i := range 64 {
+			seed := uint32(1000 << 8)
+			if i%8 == 7 {
+				seed = badRow
+			}
+			require.Equal(t, seed == badRow, infer(t.Context(), t, d, seed, 1, nil) != nil)
+		}
+		largest := burst(t, p, d, 0)
+		require.Less(t, largest, 8)
+		require.Greater(t, largest, 1)
 	})
 }
 
