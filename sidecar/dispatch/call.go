@@ -155,8 +155,8 @@ func (c *call) admitted() (refused answer, ok bool) {
 		return answer{}, true
 	}
 	late := int64(0)
-	if c.executes != nil {
-		late = c.executes.late.Load()
+	if c.model != nil {
+		late = c.model.late.Load()
 	}
 	return c.admit(sizeOfRequest(c.req), late)
 }

@@ -65,7 +65,6 @@ func (q *queues) completed(a *attempt) {
 		q.offerAll(p.partition)
 	}
 	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), p.id); return nil })
-	q.countLate(a.model)
 	if p.retired {
 		q.removeIdle(p)
 	}

@@ -67,7 +67,7 @@ func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, d *Dispatcher,
 		executors: make(map[*router.Partition][]*executor), numbered: make(map[queue.ExecutorID]*executor),
 		profiles: newProfiles(),
 	}
-	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
+	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause, Late: func(r *queue.Request, more int) { r.Tag.(*call).model.late.Add(int64(more)) }})
 	q.alarm.init(c.Alarm(q.ring))
 	return q
 }
@@ -224,13 +224,7 @@ func (q *queues) put(c *call) whether {
 	c.queued.Tag = c
 	q.allow(of, c)
 	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), of.id, &c.queued); return nil })
-	q.countLate(of)
 	return isQueued
-}
-
-// countLate notes how many late requests a model has, for admission. Guarded by mu.
-func (q *queues) countLate(m *model) {
-	q.do(func(s *queue.Scheduler) error { m.late.Store(int64(s.Late(m.id))); return nil })
 }
 
 // putBack queues a call again that a changed table took out of its queue, under the key that the call has by the new table. The result is isGone
@@ -267,7 +261,6 @@ func (q *queues) leave(c *call) bool {
 	if c.is(queued) {
 		// What is due comes first in the scheduler. It may dispatch the call, or drop it with an answer.
 		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
-		q.countLate(c.executes)
 	}
 	switch c.now() {
 	case done:

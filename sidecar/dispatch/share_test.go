@@ -106,3 +106,45 @@ func TestAnOverloadedModelLeavesRoomForOthers(t *testing.T) {
 		require.Zero(t, refused[1].Load())
 	})
 }
+
+// TestLateRequestsOfAMemberAreItsOwn: member m of a merge group gets twice what the group can do, and its late requests pile up. Those of member n, which are few,
+// do not keep a burst of n's requests from the common half.
+func TestLateRequestsOfAMemberAreItsOwn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		parts, o := inBubble(t, 1)
+		turn := make(chan struct{}, 1) // one execution at a time
+		parts[0].asked = func(context.Context, *tritonpb.ModelInferRequest) {
+			turn <- struct{}{}
+			time.Sleep(100 * time.Millisecond)
+			<-turn
+		}
+		routes := merged(1, parts...)
+		for _, model := range routes.Models {
+			model.SLO = 400 * time.Millisecond
+		}
+		o.MaxQueuedRequests = 400
+		d, _ := newDispatcher(t, o, routes)
+		profile := linear(0, 100*time.Millisecond)
+		profile.Model = "g"
+		d.SetProfile(profile)
+		const length = 10 * time.Second
+		var all sync.WaitGroup
+		var refused [2]atomic.Int64
+		send := func(member int) {
+			all.Go(func() {
+				if infer(t.Context(), t, d, 1, 1, of(member)) != nil {
+					refused[member].Add(1)
+				}
+			})
+		}
+		for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(time.Second / 160) { // 8 rows in 100 ms: 80 a second are the most
+			send(0)
+		}
+		require.Positive(t, refused[0].Load(), "m is overloaded")
+		for range 110 { // the share of n is 100
+			send(1)
+		}
+		all.Wait()
+		require.Zero(t, refused[1].Load())
+	})
+}

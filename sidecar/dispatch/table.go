@@ -51,7 +51,7 @@ type model struct {
 	name    string
 	counts  counts
 	account account      // what admission counts for it
-	late    atomic.Int64 // its requests in the queue that can be in time no more, as of its last event
+	late    atomic.Int64 // its requests, in its queue or in that of its merge group, that can be in time no more
 	margin  forecast.Margin
 	// series of requests that never reached a partition.
 	series seriesSet

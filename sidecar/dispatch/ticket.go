@@ -74,7 +74,7 @@ func (t *ticket) timedOut() bool {
 	return t.timeout > 0 && !t.d.clock.Now().Before(t.arrived.Add(t.timeout))
 }
 
-// admit takes a ticket of a request of so many bytes in. Late is how many late requests are in the queue that it would be in. If it is refused, the
+// admit takes a ticket of a request of so many bytes in. Late is how many late requests its model has in the queue. If it is refused, the
 // answer is returned.
 func (t *ticket) admit(size, late int64) (refused answer, ok bool) {
 	to := &t.d.admission.rest

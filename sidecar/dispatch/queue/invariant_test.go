@@ -59,6 +59,7 @@ type mirrorRequest struct {
 	model   queue.ModelID
 	state   state
 	answers int
+	late    int  // as the queue says
 	gaveWay bool // in this moment, to a larger batch, which may be of the same lane
 }
 
@@ -356,9 +357,12 @@ func (w *world) answer(r *mirrorRequest) {
 // check holds after every event.
 func (w *world) check() {
 	require.Greater(w.t, w.s.Next(), w.now, "something was due and did not happen")
-	perModel := make(map[queue.ModelID]int)
+	perModel, late := make(map[queue.ModelID]int), make(map[queue.ModelID]int)
 	for _, r := range w.requests {
-		if r.state == queued {
+		late[r.model] += r.late
+		if r.state != queued {
+			require.Zero(w.t, r.late, "request %d is kept no more", r.id)
+		} else {
 			perModel[r.model]++
 			require.False(w.t, w.expired(&r.Request) && r.Expired == queue.LateDrop, "request %d waits although its expiry has passed", r.id)
 		}
@@ -371,6 +375,7 @@ func (w *world) check() {
 			require.Zero(w.t, n, "a closed queue holds requests")
 		}
 		require.Equal(w.t, perModel[id], n, "queued requests of model %d", id)
+		require.Equal(w.t, late[id], w.s.Late(id), "late requests of model %d", id)
 		require.GreaterOrEqual(w.t, rows, n)
 		all += n
 	}

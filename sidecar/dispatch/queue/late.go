@@ -265,6 +265,9 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) (served bool, 
 		}
 		l.late.cut(first, last)
 		s.countLate(l, -n, -rows)
+		for r := first; r != nil; r = r.next {
+			s.late(r, -1)
+		}
 		if l.nlate > 0 { // the other lanes' turn
 			l.leave()
 			pl.late.push(l)

@@ -36,7 +36,7 @@ func newTwins(t *rapid.T) twins {
 	var tw twins
 	for i := range tw {
 		w := &world{t: t, models: map[queue.ModelID]*mirrorModel{}, executors: map[queue.ExecutorID]*mirrorExecutor{}}
-		w.s = queue.New(w, queue.Options{RateWindow: 50})
+		w.s = queue.New(w, queue.Options{RateWindow: 50, Late: func(r *queue.Request, more int) { w.of(r).late += more }})
 		tw[i] = w
 	}
 	return tw

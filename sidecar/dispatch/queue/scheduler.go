@@ -11,6 +11,9 @@ type Options struct {
 	// whether requests that its profile rules out can be served in time (see
 	// trial.go). Zero means that profiles are true and that there are no trials.
 	Trial Time
+	// Late is called with a request that was given up and is kept to be served nevertheless, and 1, and with -1 when it is not kept any more. It must not
+	// call the Scheduler back. It may be nil.
+	Late func(r *Request, more int)
 }
 
 // Scheduler holds the queues of all models and the state of all executors. It
@@ -24,6 +27,7 @@ type Scheduler struct {
 	preemptor Preemptor // the sink, if it is one
 	window    Time
 	trial     Time
+	late      func(*Request, int)
 	now       Time
 
 	models    []*model    // by identifier; nil where removed
@@ -53,9 +57,12 @@ func New(sink Sink, o Options) *Scheduler {
 	if o.RateWindow <= 0 {
 		o.RateWindow = 5e9
 	}
+	if o.Late == nil {
+		o.Late = func(*Request, int) {}
+	}
 	preemptor, _ := sink.(Preemptor)
 	return &Scheduler{
-		sink: sink, preemptor: preemptor, window: o.RateWindow, trial: o.Trial, byKey: make(map[string]*cohort),
+		sink: sink, preemptor: preemptor, window: o.RateWindow, trial: o.Trial, late: o.Late, byKey: make(map[string]*cohort),
 		concerned: make(map[ModelID]bool),
 		models:    make([]*model, 1), executors: make([]*executor, 1),
 	}
@@ -344,6 +351,7 @@ func (s *Scheduler) take(l *lane, r *Request) {
 	if r.listed == listedLate {
 		l.late.cut(r, r)
 		s.countLate(l, -1, -int(r.Rows))
+		s.late(r, -1)
 	} else {
 		l.waiting.cut(r, r)
 		s.count(l, -1, -int(r.Rows))
@@ -379,6 +387,7 @@ func (s *Scheduler) keep(l *lane, r *Request, why DropReason) {
 		l.lateExpiry = min(l.lateExpiry, r.Expiry)
 	}
 	s.countLate(l, 1, int(r.Rows))
+	s.late(r, 1)
 	s.stats.GivenUp[why]++
 }
 
