@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -20,9 +21,9 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// TestAStopFinishesWhatIsStreamed: a generate_stream that takes longer than the stop of an idle conch, and no longer than limits.drain, comes
+// TestAStopFinishesWhatIsGenerated: a generate_stream and a generate that take longer than the stop of an idle conch, and no longer than limits.drain, come
 // whole.
-func TestAStopFinishesWhatIsStreamed(t *testing.T) {
+func TestAStopFinishesWhatIsGenerated(t *testing.T) {
 	t.Parallel()
 	dir := writeZoo(t, "alpha")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "many", "1"), 0o750))
@@ -43,6 +44,13 @@ parameters { key: "conch_builtin" value { string_value: "decoupled" } }
 	require.NoError(t, err)
 	require.Contains(t, first, `"OUT":4`)
 
+	generated := make(chan string, 1)
+	go func() {
+		code, answer := c.do("http", http.MethodPost, "/v2/models/many/generate", `{"IN":[6],"DELAY":[2600]}`)
+		generated <- fmt.Sprint(code, " ", answer)
+	}()
+	require.Eventually(t, func() bool { n, _ := c.dispatcher.UnderWay(); return n == 2 }, 30*time.Second, time.Millisecond)
+
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); c.stop() }()
 	require.Eventually(t, c.dispatcher.Draining, 30*time.Second, time.Millisecond)
@@ -51,6 +59,9 @@ parameters { key: "conch_builtin" value { string_value: "decoupled" } }
 	require.NoError(t, err, "the answer was cut off")
 	require.Contains(t, string(rest), `"OUT":5`)
 	require.NoError(t, answer.Body.Close())
+	whole := <-generated
+	require.Contains(t, whole, "200 ")
+	require.Contains(t, whole, `"OUT":6`)
 	<-stopped
 	require.NotContains(t, c.log.String(), "cut off")
 }

@@ -326,10 +326,11 @@ func (f *Fronts) drain() {
 		f.handOver(limit)
 	}
 	f.leaving.Store(true) // HTTP answers say Connection: close
+	f.grpc.Leave()        // GOAWAY
 	graceful, quiet := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(graceful)
-		f.grpc.GracefulStop() // sends GOAWAY, and waits for the calls
+		f.grpc.GracefulStop() // waits for the calls
 	}()
 	go func() {
 		defer close(quiet)

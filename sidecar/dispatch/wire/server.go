@@ -188,12 +188,18 @@ func (s *Server) handshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error)
 	return s.o.Credentials.ServerHandshake(raw)
 }
 
-// GracefulStop takes no more connections and calls, asks clients to go elsewhere (GOAWAY), and waits until every call has ended. Those of the inner server
-// are to be waited for before it is stopped, which is the caller's to do after this returns.
-func (s *Server) GracefulStop() {
+// Leave takes no more connections and calls, and asks clients to go elsewhere (GOAWAY). It does not wait. Whatever a call is answered after it returns, its client
+// receives after that.
+func (s *Server) Leave() {
 	for _, c := range s.close(false) {
 		c.drain("graceful_stop")
 	}
+}
+
+// GracefulStop is Leave, and waits until every call has ended. Those of the inner server are to be waited for before it is stopped, which is the caller's to
+// do after this returns.
+func (s *Server) GracefulStop() {
+	s.Leave()
 	s.running.Wait()
 }
 

@@ -36,7 +36,15 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// GracefulStop accepts no more calls, sends clients elsewhere (GOAWAY), and waits until every call has ended.
+// Leave accepts no more calls, and sends clients elsewhere (GOAWAY), who receive that before whatever is answered after it returns. It does not wait. Where
+// grpc-go serves everything it does nothing: grpc-go does the same only while it waits.
+func (s *Server) Leave() {
+	if s.wire != nil {
+		s.wire.Leave()
+	}
+}
+
+// GracefulStop is Leave, and waits until every call has ended.
 func (s *Server) GracefulStop() {
 	if s.wire != nil {
 		s.wire.GracefulStop()
