@@ -112,6 +112,7 @@ func (q *queues) follow(of *router.Partition) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.each(of, func(s *queue.Scheduler, p *executor) error { return s.SetUp(q.now(), p.id, q.router.Up(of)) })
+	q.followUsable(of)
 }
 
 // followPlace gives the scheduler the models that a partition serves by the health of its places.
@@ -119,6 +120,7 @@ func (q *queues) followPlace(of *router.Partition) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.offerAll(of)
+	q.followUsable(of)
 }
 
 // offerAll gives the scheduler what a partition serves at present. Guarded by mu.

@@ -34,14 +34,15 @@ type queues struct {
 	d       *Dispatcher
 	dropped func(*call, queue.DropReason)
 
-	mu      sync.Mutex // guards what follows; the router's lock comes after it
-	sched   *queue.Scheduler
-	fault   error // why the scheduler is not used any more
-	alarm   alarm
-	notes   []func()  // to be logged when mu is released
-	outbox  *attempt  // decided while mu is held, begun when it is released; the last one
-	answers []dropped // likewise
-	waits   calls     // that are queued
+	mu       sync.Mutex // guards what follows; the router's lock comes after it
+	sched    *queue.Scheduler
+	fault    error // why the scheduler is not used any more
+	alarm    alarm
+	notes    []func()  // to be logged when mu is released
+	outbox   *attempt  // decided while mu is held, begun when it is released; the last one
+	answers  []dropped // likewise
+	waits    calls     // that are queued
+	expiries expiries
 	// table is the table in force, or the one that is coming into force while mu is held.
 	table     *routes
 	byID      map[queue.ModelID]*model
@@ -222,6 +223,9 @@ func (q *queues) put(c *call) whether {
 		q.separate([]*call{c}, queue.NoExecutor)
 	}
 	c.queued.Tag = c
+	if at := c.expires(); of.nowhere && !at.IsZero() {
+		q.endWaitsAt(at)
+	}
 	q.allow(of, c)
 	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), of.id, &c.queued); return nil })
 	return isQueued
@@ -330,6 +334,9 @@ func (q *queues) close() {
 	q.closed = true
 	for _, m := range q.byID {
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropOutage) })
+	}
+	if q.expiries.timer != nil {
+		q.expiries.timer.Stop()
 	}
 	q.unlock()
 	q.alarm.stop()

@@ -75,6 +75,7 @@ type model struct {
 	queueSpec queue.ModelSpec
 	rules     *batch.Rules
 	out       bool   // nothing has served it for too long
+	nowhere   bool   // no place of it is usable
 	revision  string // of the model's files
 	tallies   map[string]*tally
 	pace      forecast.Lately // of steps that call it
@@ -329,7 +330,9 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 	}
 	for _, r := range changed {
 		q.setOut(r.model)
+		q.setNowhere(r.model)
 	}
+	q.endWaits()
 }
 
 // setQueue gives the scheduler a model's specification.

@@ -29,7 +29,7 @@ import (
 //
 // Waits. A request may wait for a variant of its app, for its model's load, for a partition of its model, and for a merge group's place to leave the
 // table. All these end with the caller's context, and at until: the waits of a request do not add up. What is not such a wait is the queue, where
-// the model's SLO and its policy for late requests decide.
+// the model's SLO and its policy for late requests decide, but while the model has no usable place (nowhere.go).
 type ticket struct {
 	d   *Dispatcher
 	ctx context.Context
@@ -71,7 +71,16 @@ func (t *ticket) patience(limit time.Duration) {
 
 // timedOut reports whether the ticket's own timeout has passed.
 func (t *ticket) timedOut() bool {
-	return t.timeout > 0 && !t.d.clock.Now().Before(t.arrived.Add(t.timeout))
+	at := t.expires()
+	return !at.IsZero() && !t.d.clock.Now().Before(at)
+}
+
+// expires is when the ticket's own timeout passes; zero: it has none.
+func (t *ticket) expires() time.Time {
+	if t.timeout <= 0 {
+		return time.Time{}
+	}
+	return t.arrived.Add(t.timeout)
 }
 
 // admit takes a ticket of a request of so many bytes in. Late is how many late requests its model has in the queue. If it is refused, the
