@@ -4,6 +4,7 @@
 package dispatch
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,22 +118,23 @@ func newTally(version string, maxBatch int) *tally {
 	return &tally{version: version, ran: make([]atomic.Uint64, max(1, maxBatch)+1), walks: make([]atomic.Uint64, max(1, maxBatch)+1)}
 }
 
-// setTallies returns one tally for each served version of a route, and a last one
-// for requests of any other.
-func (m *model) setTallies(spec *router.Model) []*tally {
-	if m.tallies == nil || m.revision != spec.Revision {
-		m.tallies, m.revision = map[string]*tally{}, spec.Revision
+// talliesOf returns one tally for each served version of a model that a table specifies, and a last one for requests of any other. Those of versions that the
+// model has served since its files are these are kept: kept has them all.
+func (m *model) talliesOf(spec *router.Model) (kept map[string]*tally, all []*tally) {
+	kept = map[string]*tally{}
+	if m.revision == spec.Revision {
+		maps.Copy(kept, m.tallies)
 	}
-	all := make([]*tally, 0, len(spec.Versions)+1)
+	all = make([]*tally, 0, len(spec.Versions)+1)
 	for _, version := range append(spec.Versions[:len(spec.Versions):len(spec.Versions)], "") {
-		t := m.tallies[version]
+		t := kept[version]
 		if t == nil {
 			t = newTally(version, int(spec.Config.GetMaxBatchSize()))
-			m.tallies[version] = t
+			kept[version] = t
 		}
 		all = append(all, t)
 	}
-	return all
+	return kept, all
 }
 
 // tallyOf finds the counters of the version that a request asks for; the latest

@@ -15,8 +15,9 @@
 // counted), table.go (the route table in force), profile.go (how l(b) reaches the queue).
 // Package router owns the partitions.
 //
-// The request path never waits for the plan path: it reads one immutable table
-// through an atomic pointer, and Swap replaces it.
+// The request path reads one immutable table through an atomic pointer, and Swap
+// replaces it. It waits for that only at the lock of the queues, which Swap holds
+// while it gives the scheduler what the table changes.
 //
 // # Goroutines
 //

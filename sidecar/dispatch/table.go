@@ -122,7 +122,7 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	if err != nil {
 		return err
 	}
-	plans, err := d.compile(t, change)
+	plans, err := d.compile(t, change, before.models)
 	if err != nil {
 		change.Discard()
 		return err
@@ -133,8 +133,22 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 			next.models[name] = before.models[name]
 		}
 	}
-	others := namesOthers(t, before.models)
-	var removed, unplaced []*model
+	changed := routed(plans, next)
+	var clients []*account // of the models that clients can name; nil: they are the same
+	if namesOthers(t, before.models) {
+		clients = []*account{}
+		for _, r := range next.models {
+			if !r.spec.Internal {
+				clients = append(clients, &r.account)
+			}
+		}
+	}
+	var removed, unplaced, regrouped []*model
+	for _, p := range plans {
+		if group := p.leaves; group != nil && t.Models[group.name] != nil && !slices.Contains(regrouped, group) {
+			regrouped = append(regrouped, group)
+		}
+	}
 	for name, r := range before.models {
 		switch m := t.Models[name]; {
 		case m == nil:
@@ -150,21 +164,8 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	held := d.clock.Now()
 	defer func() { d.o.Swapped(d.clock.Now().Sub(held)) }()
 	defer q.unlock()
-	var regrouped []*model
-	changed := make([]*route, 0, len(plans))
-	for name, planned := range plans {
-		spec, m := t.Models[name], q.model(name)
-		if m != nil && m.spec.Membership != nil && !reflect.DeepEqual(m.spec.Membership, spec.Membership) {
-			if group := q.model(m.spec.Membership.Group); t.Models[m.spec.Membership.Group] != nil && !slices.Contains(regrouped, group) {
-				regrouped = append(regrouped, group)
-			}
-		}
-		if m == nil {
-			m = &model{name: name}
-		}
-		r := m.routed(spec, planned)
-		next.models[name] = r
-		changed = append(changed, r)
+	for _, p := range plans {
+		p.model.adopt(p)
 	}
 	q.table = next
 	// Requests that are queued for models that the new table does not have, or does not
@@ -173,21 +174,8 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	for _, m := range unplaced {
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropModelRemoved) })
 	}
-	for _, r := range changed {
-		if r.executes = r.model; r.spec.Membership != nil {
-			r.executes = q.model(r.spec.Membership.Group)
-			r.rules = r.rules.Sharing(r.executes.rules)
-			r.maxBatch = min(r.maxBatch, r.executes.spec.RowLimit())
-		}
-	}
-	if others {
-		var accounts []*account
-		for _, r := range next.models {
-			if !r.spec.Internal {
-				accounts = append(accounts, &r.account)
-			}
-		}
-		d.admission.divide(accounts)
+	if clients != nil {
+		d.admission.divide(clients)
 	}
 	retired := change.Commit()
 	d.routes.Store(next)
@@ -213,41 +201,98 @@ func namesOthers(t *router.Table, models map[string]*route) bool {
 	return false
 }
 
-// plan is the part of a model's route that is made and checked before anything is
-// changed.
+// plan is what a table changes of a model, made and checked before anything is changed and without the queues' lock.
 type plan struct {
+	model      *model // a new one, if the table in force does not have it
+	spec       *router.Model
 	discipline queue.Discipline
 	drop       *queue.DropPolicy
 	rules      *batch.Rules
+	policy     *batch.QueuePolicy
 	graph      *ensemble.Graph
 	unsplit    string
+	tallies    []*tally
+	kept       map[string]*tally // by version
+	leaves     *model            // the merge group that it runs in otherwise from now on, or no more; nil: none
 }
 
-// compile makes the plans of the models that a change does not keep.
-func (d *Dispatcher) compile(t *router.Table, change *router.Change) (map[string]plan, error) {
-	plans := map[string]plan{}
-	for name, m := range t.Models {
+// compile makes the plans of the models that a change does not keep. Only Swap changes what it reads of a model.
+func (d *Dispatcher) compile(t *router.Table, change *router.Change, before map[string]*route) (map[string]*plan, error) {
+	plans := map[string]*plan{}
+	for name, spec := range t.Models {
 		if change.Kept(name) {
 			continue
 		}
-		p := plan{rules: batch.NewRules(m.Config, m.Versions, t.Members(m.Config)...)}
+		p := &plan{model: &model{name: name}, spec: spec, rules: batch.NewRules(spec.Config, spec.Versions, t.Members(spec.Config)...), policy: batch.NewQueuePolicy(spec.Written, spec.Config)}
 		var err error
-		if p.discipline, err = queue.NewDiscipline(m.Discipline, m.Parameters); err != nil {
+		if p.discipline, err = queue.NewDiscipline(spec.Discipline, spec.Parameters); err != nil {
 			return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
 		}
-		if m.DropPolicy != "" {
-			if p.drop, err = queue.NewDropPolicy(m.DropPolicy); err != nil {
+		if spec.DropPolicy != "" {
+			if p.drop, err = queue.NewDropPolicy(spec.DropPolicy); err != nil {
 				return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
 			}
 		}
-		if m.Config.GetEnsembleScheduling() != nil {
-			if p.graph, p.unsplit = ensemble.Split(m.Config, stepsOf(t)); p.graph != nil {
+		if spec.Config.GetEnsembleScheduling() != nil {
+			if p.graph, p.unsplit = ensemble.Split(spec.Config, stepsOf(t)); p.graph != nil {
 				p.rules = p.rules.Whole()
 			}
 		}
+		if r := before[name]; r != nil {
+			p.follows(r, before)
+		}
+		p.kept, p.tallies = p.model.talliesOf(spec)
 		plans[name] = p
 	}
 	return plans, nil
+}
+
+// follows has a plan change the model of a route, of the table in force.
+func (p *plan) follows(r *route, before map[string]*route) {
+	was := r.spec
+	p.model = r.model
+	// Rules carry the seed of the keys of queued requests, so they are kept while
+	// the model is the same. Those of an ensemble are always replaced: they depend
+	// on its members too, and no request of an ensemble is queued.
+	if p.spec.Config.GetEnsembleScheduling() == nil && proto.Equal(was.Config, p.spec.Config) && slices.Equal(was.Versions, p.spec.Versions) {
+		p.rules = p.model.rules
+	}
+	if was.Membership != nil && !reflect.DeepEqual(was.Membership, p.spec.Membership) {
+		p.leaves = before[was.Membership.Group].model
+	}
+}
+
+// routed adds the routes of changed models to a table's, and returns them.
+func routed(plans map[string]*plan, to *routes) (changed []*route) {
+	for name, p := range plans {
+		r := &route{
+			model: p.model, spec: p.spec, rules: p.rules, policy: p.policy, maxBatch: p.spec.RowLimit(), tallies: p.tallies,
+			executes: p.model, graph: p.graph, unsplit: p.unsplit,
+		}
+		to.models[name] = r
+		changed = append(changed, r)
+	}
+	for _, r := range changed {
+		if r.spec.Membership == nil {
+			continue
+		}
+		group := to.models[r.spec.Membership.Group]
+		r.executes = group.model
+		r.rules = r.rules.Sharing(group.rules)
+		r.maxBatch = min(r.maxBatch, group.spec.RowLimit())
+	}
+	return changed
+}
+
+// adopt gives a model what a plan changes of it. Guarded by queues.mu.
+func (m *model) adopt(p *plan) {
+	m.spec, m.rules = p.spec, p.rules
+	m.tallies, m.revision = p.kept, p.spec.Revision
+	m.unsplittable.Store(false)
+	m.unlendable.Store(false)
+	backend := p.spec.Config.GetBackend()
+	m.runs.Store(&backend)
+	m.queueSpec.Discipline, m.queueSpec.Drop = p.discipline, p.drop
 }
 
 // removeModels removes models. Guarded by mu.
@@ -262,26 +307,6 @@ func (q *queues) removeModels(removed []*model) {
 	})
 	for _, m := range removed { // the scheduler may have failed, or have a batch of it in its hands until now
 		delete(q.byID, m.id)
-	}
-}
-
-// routed makes a model's route. Guarded by queues.mu.
-func (m *model) routed(spec *router.Model, pl plan) *route {
-	// Rules carry the seed of the keys of queued requests, so they are kept while
-	// the model is the same. Those of an ensemble are always replaced: they depend
-	// on its members too, and no request of an ensemble is queued.
-	if m.spec == nil || spec.Config.GetEnsembleScheduling() != nil || !proto.Equal(m.spec.Config, spec.Config) || !slices.Equal(m.spec.Versions, spec.Versions) {
-		m.rules = pl.rules
-	}
-	m.spec = spec
-	m.unsplittable.Store(false)
-	m.unlendable.Store(false)
-	backend := spec.Config.GetBackend()
-	m.runs.Store(&backend)
-	m.queueSpec.Discipline, m.queueSpec.Drop = pl.discipline, pl.drop
-	return &route{
-		model: m, spec: spec, rules: m.rules, policy: batch.NewQueuePolicy(spec.Written, spec.Config), maxBatch: spec.RowLimit(), tallies: m.setTallies(spec),
-		graph: pl.graph, unsplit: pl.unsplit,
 	}
 }
 
