@@ -95,7 +95,7 @@ func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
 	}
 }
 
-// If a group later fails with the text of a request's own fault, its failures count against it again after ownMemory.
+// If a group later fails with the text of a request's own fault, its failures count against it again after groupMemory.
 func TestAGroupIsNotExcusedForEver(t *testing.T) {
 	p := newTriton(t)
 	p.refuse = func(r *tritonpb.ModelInferRequest) error {

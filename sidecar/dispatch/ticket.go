@@ -20,7 +20,7 @@ import (
 // over HTTP, a request on a stream, a request that is proxied (generate), or a call of a method that passes through. A stream itself has none: its
 // requests do.
 //
-//	opened    newTicket: it has a caller, a time of arrival, and one deadline for all its waits (until)
+//	opened    open: it has a caller, a time of arrival, and one deadline for all its waits (until)
 //	arrived   arrive: its model is known, it counts as under way of that model, and the Observer learns of it
 //	admitted  admit: it takes from the limits, and a drain waits for it
 //	ended     end: the Observer has its outcome, and it takes from the limits no more
