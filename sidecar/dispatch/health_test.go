@@ -138,7 +138,7 @@ func TestATableThatLeavesOnlyTheEjectedPlaceHasItServe(t *testing.T) {
 type patient struct{ clock.Clock }
 
 func (p patient) After(d time.Duration, f func()) clock.Timer {
-	if d >= 100*time.Millisecond {
+	if d >= 200*time.Millisecond {
 		d = time.Hour
 	}
 	return p.Clock.After(d, f)

@@ -218,8 +218,11 @@ func (t *ticket) proxiedTo(on router.Lease, model string, failure error) {
 	case answeredAll:
 		on.Worked()
 	case lost:
-		t.d.router.Lost(on.Partition(), failure)
-		t.d.o.Logger.Warn("a partition was lost under a request that is proxied", "partition", on.Partition().ID(), "model", model, "error", failure)
+		if p := on.Partition(); t.d.router.Unreachable(p, failure) {
+			t.d.o.Logger.Warn("a partition was lost under a request that is proxied", "partition", p.ID(), "model", model, "error", failure)
+		} else {
+			on.Faulted(failure, router.OfPlace)
+		}
 	case absent:
 		on.Absent(failure)
 	case failed:

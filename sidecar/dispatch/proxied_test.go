@@ -190,3 +190,31 @@ func TestWhatAProxiedAnswerSaysOfItsPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestAnHTTPPortThatFailsAloneTakesNothingElseAway: a server whose HTTP port refuses connections and whose gRPC port answers is taken for lost once, until a probe
+// has found it. From then on the port's failures count against the model's place there, as those of executions do.
+func TestAnHTTPPortThatFailsAloneTakesNothingElseAway(t *testing.T) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	there := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }))
+	defer there.Close()
+	parts := []*triton{newTriton(t), newTriton(t)}
+	routes := table(1, nil, parts...)
+	for i, at := range []*httptest.Server{gone, there} {
+		routes.Partitions[i].Endpoint.HTTP = strings.TrimPrefix(at.URL, "http://")
+	}
+	d, seen := newDispatcher(t, dispatch.Options{Clock: patient{clock.Timers()}}, routes) // or the ejection may be over before the test is
+	_, address := fronts(t, d, routes)
+	var codes []int
+	for i := range 6 {
+		code, _ := postTo(t, http.DefaultClient, "http://"+address+"/v2/models/m/generate", "{}")
+		require.Eventually(t, func() bool { return seen.arrivals() == i+1 && seen.settled() }, 30*time.Second, time.Millisecond)
+		codes = append(codes, code)
+		if i == 0 {
+			require.Eventually(t, func() bool { return d.Partitions()[0].Up }, 30*time.Second, time.Millisecond, "it is found")
+		}
+		require.True(t, d.Partitions()[0].Up)
+	}
+	require.Equal(t, []int{503, 503, 503, 503, 200, 200}, codes)
+	require.Len(t, d.Unhealthy(), 1)
+}

@@ -39,6 +39,7 @@ type Partition struct {
 	state   state
 	reason  string // why it is not up
 	probing bool
+	found   time.Time // when a probe found it last
 	places  map[string]*place
 	leases  int
 	holds   int       // leases under which nothing executes
@@ -300,6 +301,25 @@ func (r *Router) Lost(p *Partition, cause error) {
 	if p.state == up && !r.closed {
 		r.lose(p, cause, &n)
 	}
+}
+
+// wellAfter is how long a server that a probe has found well is not taken for lost because its HTTP port fails.
+const wellAfter = 30 * time.Second
+
+// Unreachable is Lost for a server whose HTTP port could not be reached, or broke off. It reports false, and does nothing, if a probe, which asks the gRPC port,
+// has found the server well a moment ago: that port alone fails, and what does not need it goes on.
+func (r *Router) Unreachable(p *Partition, cause error) bool {
+	var n notices
+	r.mu.Lock()
+	defer r.unlock(&n)
+	switch {
+	case p.state != up || r.closed:
+	case r.o.Clock.Now().Sub(p.found) < wellAfter:
+		return false
+	default:
+		r.lose(p, cause, &n)
+	}
+	return true
 }
 
 // lose marks a partition as lost and probes it. Guarded by mu.

@@ -95,6 +95,7 @@ func (r *Router) found(p *Partition) bool {
 		return true
 	}
 	p.conn.Reconnect()
+	p.found = r.o.Clock.Now()
 	r.set(p, up, "", &n)
 	n.log(func() { r.o.Logger.Info("a lost partition answers again", "partition", p.ID()) })
 	return true
