@@ -153,7 +153,10 @@ func (b *bench) proxyOf(ctx context.Context, r *figure.Report, server, prefix st
 			}
 		}
 	}
-	return nil
+	if server != "" {
+		return nil
+	}
+	return b.neighbour(ctx, r, ways)
 }
 
 // startEager starts a conch with one server of its own for the models of the payloads, whose repository it writes into a directory.
