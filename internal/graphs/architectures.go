@@ -43,13 +43,9 @@ func (m *Model) linear(x, name string, in, out int64) string {
 	return m.add("Add", []string{x, m.weight(name+".bias", .05, true, out)})
 }
 
-// ResNet50 has the convolutions of ResNet-50 (He et al., 2016), each with BatchNormalization, over images of size by size pixels; 102 MB
-// of weights. Convolutions are called conv0 to conv52, their weights convI.weight, and the classifier head.
-func ResNet50(w Weights, size, classes int64) *Model {
-	return ResNet(w, []int{3, 4, 6, 3}, 64, size, classes)
-}
-
-// ResNet has so many bottleneck blocks in each stage, and channels behind the first convolution.
+// ResNet has the convolutions of a residual network (He et al., 2016), each with BatchNormalization, over images of size by size pixels: so many bottleneck
+// blocks in each stage, and channels behind the first convolution; ResNet-50 has 3, 4, 6 and 3, and 64. Convolutions are called conv0, conv1 and so on, their
+// weights convI.weight, and the classifier head.
 func ResNet(w Weights, stages []int, channels, size, classes int64) *Model {
 	m := start("resnet", w)
 	count := 0

@@ -27,7 +27,7 @@ func weightBytes(t *testing.T, m *graphs.Model) int64 {
 
 func TestSizesAreThoseOfTheRealOnes(t *testing.T) {
 	require.InDelta(t, 436e6, weightBytes(t, graphs.BERTBase(graphs.Weights{}, 128, 2)), 3e6)
-	require.InDelta(t, 102.2e6, weightBytes(t, graphs.ResNet50(graphs.Weights{}, 224, 1000)), 1e6)
+	require.InDelta(t, 102.2e6, weightBytes(t, graphs.ResNet(graphs.Weights{}, []int{3, 4, 6, 3}, 64, 224, 1000)), 1e6)
 }
 
 func TestModelsShareWhatTheySay(t *testing.T) {
@@ -68,7 +68,7 @@ func TestONNXRuntimeRunsThem(t *testing.T) {
 	small := graphs.EncoderSize{Vocabulary: 50, Layers: 2, Width: 32, Heads: 2, Inner: 64}
 	dir := t.TempDir()
 	models := map[string]*graphs.Model{
-		"chain": graphs.Chain(graphs.Weights{}, 8, 16, 4), "resnet": graphs.ResNet50(graphs.Weights{}, 32, 10), "encoder": graphs.Encoder(graphs.Weights{}, small, 6, 3),
+		"chain": graphs.Chain(graphs.Weights{}, 8, 16, 4), "resnet": graphs.ResNet(graphs.Weights{}, []int{3, 4, 6, 3}, 64, 32, 10), "encoder": graphs.Encoder(graphs.Weights{}, small, 6, 3),
 	}
 	for name, spelling := range map[string]graphs.Spelling{
 		"plain": {}, "written": {Norm: "written", Gelu: "half", Attention: "scaled"}, "twice": {Norm: "twice", Gelu: "tanh", Attention: "packed", Dynamic: true},
