@@ -296,9 +296,14 @@ func TestStartsThatFail(t *testing.T) {
 	c.silent = true
 	c.mu.Unlock()
 	ended, cancel := context.WithCancelCause(t.Context())
-	time.AfterFunc(300*time.Millisecond, func() { cancel(errors.New("not wanted any more")) })
-	_, err = d.Start(ended, part(t, d, "q", 100))
-	require.ErrorContains(t, err, "pod conch-q-1 did not start: not wanted any more")
+	q, failed := part(t, d, "q", 100), make(chan error, 1)
+	go func() {
+		_, err := d.Start(ended, q)
+		failed <- err
+	}()
+	eventually(t, "the Pod is there", func() bool { return len(c.names()) == 1 })
+	cancel(errors.New("not wanted any more"))
+	require.ErrorContains(t, <-failed, "pod conch-q-1 did not start: not wanted any more")
 	eventually(t, "it leaves no Pod", func() bool { return len(c.names()) == 0 })
 }
 
