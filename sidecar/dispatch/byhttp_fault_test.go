@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 )
 
@@ -85,7 +86,7 @@ func TestAServerWithoutTheModelUnderHTTP(t *testing.T) {
 
 // TestAPlaceThatFailsUnderHTTPIsEjected, and no request fails.
 func TestAPlaceThatFailsUnderHTTPIsEjected(t *testing.T) {
-	p := newPorted(t, 2, dispatch.Options{}, nil)
+	p := newPorted(t, 2, dispatch.Options{Clock: patient{clock.Timers()}}, nil)
 	p.warm2(t)
 	p.ports[0].says(500, "CUDA error: an illegal memory access was encountered")
 	p.parts[0].set(func() { p.parts[0].refuse = fails(errCUDA) })
@@ -145,7 +146,7 @@ func TestWhoLeavesUnderHTTP(t *testing.T) {
 // TestWhatHangsUnderHTTP: the watch finds it, the connection is dropped, and the request runs elsewhere.
 func TestWhatHangsUnderHTTP(t *testing.T) {
 	hung := make(chan string, 1000)
-	p := newPorted(t, 2, dispatch.Options{HangFloor: 20 * time.Millisecond, Hung: func(partition string, _ error) { hung <- partition }}, nil)
+	p := newPorted(t, 2, dispatch.Options{HangFloor: 50 * time.Millisecond, Hung: func(partition string, _ error) { hung <- partition }}, nil)
 	p.warm2(t)
 	hold := make(chan struct{})
 	defer close(hold)

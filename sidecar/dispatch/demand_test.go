@@ -58,7 +58,7 @@ func TestAHerdWaitsForOneLoad(t *testing.T) {
 	require.Len(t, wanted, 1)
 	require.Empty(t, d.Wanted())
 	require.NoError(t, infer(t.Context(), t, d, 51, 1, nil))
-	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 50, dispatch.OK: 1}, seen.count(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 50, dispatch.OK: 1}, resultsInTime(seen.count(t)))
 	require.EqualValues(t, 51, d.VersionCounts("m")[0].Success)
 	counts, _ := d.Counts("m")
 	require.Zero(t, counts.UnderWay)
@@ -74,7 +74,7 @@ func TestTheSLOBeginsWithTheLoad(t *testing.T) {
 	d, seen := newDispatcher(t, dispatch.Options{Clock: clock}, nil)
 	dropLate := func(table *router.Table) *router.Table {
 		table.Models["m"].Late = policy.LatePolicy_LATE_POLICY_DROP
-		table.Models["m"].SLO = time.Second
+		table.Models["m"].SLO = 5 * time.Second
 		return table
 	}
 	d.SetProfile(linear(time.Millisecond, time.Millisecond))

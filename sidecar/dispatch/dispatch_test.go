@@ -414,7 +414,7 @@ func TestBatchingTurnedOnAndOffUnderLoad(t *testing.T) {
 	var stop atomic.Bool
 	var load sync.WaitGroup
 	var sent atomic.Uint32
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for range 8 {
 		load.Go(func() {

@@ -41,7 +41,7 @@ func (u *unlocked) check(what string) {
 	go func() { dispatch.TakeLock(d); close(took) }()
 	select {
 	case <-took:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		u.failed.Store(true)
 		u.t.Error(what, "with the scheduler's lock held")
 	}

@@ -57,7 +57,7 @@ func TestASequenceIDUsedAgain(t *testing.T) {
 	parts := []*triton{newTriton(t), newTriton(t), newTriton(t)}
 	now := newMovableClock()
 	d, _ := newDispatcher(t, dispatch.Options{Clock: now}, table(1, func(m *router.Model) {
-		m.Config.SchedulingChoice = &tritonpb.ModelConfig_SequenceBatching{SequenceBatching: &tritonpb.ModelSequenceBatching{MaxSequenceIdleMicroseconds: 1_000_000}}
+		m.Config.SchedulingChoice = &tritonpb.ModelConfig_SequenceBatching{SequenceBatching: &tritonpb.ModelSequenceBatching{MaxSequenceIdleMicroseconds: 60_000_000}}
 	}, parts...))
 	for round := range 3 {
 		before := counted(parts)

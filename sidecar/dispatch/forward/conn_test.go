@@ -148,10 +148,10 @@ func TestCallersEndIsNoLoss(t *testing.T) {
 	require.False(t, forward.Lost(err))
 }
 
-type counted struct{ out int }
+type counted struct{ out atomic.Int32 }
 
-func (p *counted) Get(n int) *[]byte { p.out++; b := make([]byte, n, n+4096); return &b }
-func (p *counted) Put(*[]byte)       { p.out-- }
+func (p *counted) Get(n int) *[]byte { p.out.Add(1); b := make([]byte, n, n+4096); return &b }
+func (p *counted) Put(*[]byte)       { p.out.Add(-1) }
 
 // TestCallConsumesTheRequest even if it is never sent.
 func TestCallConsumesTheRequest(t *testing.T) {
@@ -160,7 +160,7 @@ func TestCallConsumesTheRequest(t *testing.T) {
 	p := &counted{}
 	_, err := call(t.Context(), c, &batch.Frame{Data: mem.BufferSlice{mem.NewBuffer(p.Get(10), p)}})
 	require.Error(t, err)
-	require.Zero(t, p.out)
+	require.Zero(t, p.out.Load())
 }
 
 // TestReplacedConnectionsLoseTheirCalls: calls to a server that never answers end, and the next

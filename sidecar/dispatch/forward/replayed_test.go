@@ -62,7 +62,7 @@ func TestACallThatIsRefusedBeforeItsMessageIsLost(t *testing.T) {
 			require.NoError(t, c.Close())
 			require.NoError(t, l.Close())
 			require.NoError(t, <-served)
-			require.Zero(t, p.out)
+			require.Zero(t, p.out.Load())
 		})
 	}
 }

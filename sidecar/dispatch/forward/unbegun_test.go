@@ -120,7 +120,7 @@ func TestACallThatTheServerHasNotBegunIsNoLoss(t *testing.T) {
 				a.Frame.Data.Free()
 			}
 			require.NoError(t, c.Close()) // what it has written goes back
-			require.Zero(t, p.out)
+			require.Zero(t, p.out.Load())
 		})
 	}
 }
