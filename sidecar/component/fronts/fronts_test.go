@@ -80,7 +80,7 @@ func TestLateDoors(t *testing.T) {
 				assert.NoError(t, f.Run(life))
 			}()
 			if runs {
-				require.Eventually(t, func() bool { return f.Address("grpc") != nil && f.Address("http") != nil }, 10*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return f.Address("grpc") != nil && f.Address("http") != nil }, 30*time.Second, time.Millisecond)
 			}
 			end()
 			<-ended

@@ -37,7 +37,7 @@ func aged(t *testing.T, address string) (*grpc.ClientConn, *atomic.Int32) {
 // TestOldConnectionsAreReplaced: a client makes calls without a pause on connections that may not become old. It makes several connections, and no call fails.
 func TestOldConnectionsAreReplaced(t *testing.T) {
 	s := serve(t, wire.Options{
-		Method: echo, Handler: &echoes{}, MaxMessage: 1 << 20, Window: 1 << 20, MaxStreams: 100, MaxHeaderList: 16 << 10, Handshake: time.Second,
+		Method: echo, Handler: &echoes{}, MaxMessage: 1 << 20, Window: 1 << 20, MaxStreams: 100, MaxHeaderList: 16 << 10, Handshake: time.Minute,
 		MaxAge: func() time.Duration { return 20 * time.Millisecond },
 	})
 	conn, made := aged(t, s.address)
@@ -55,7 +55,7 @@ func TestOldConnectionsAreReplaced(t *testing.T) {
 func TestWhatOutlastsTheGraceIsCutOff(t *testing.T) {
 	const age, grace = 30 * time.Millisecond, 60 * time.Millisecond
 	s := serve(t, wire.Options{
-		Method: echo, Handler: &echoes{}, MaxMessage: 1 << 20, Window: 1 << 20, MaxStreams: 100, MaxHeaderList: 16 << 10, Handshake: time.Second,
+		Method: echo, Handler: &echoes{}, MaxMessage: 1 << 20, Window: 1 << 20, MaxStreams: 100, MaxHeaderList: 16 << 10, Handshake: time.Minute,
 		MaxAge: func() time.Duration { return age }, Grace: grace,
 	})
 	conn, _ := aged(t, s.address)

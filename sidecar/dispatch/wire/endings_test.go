@@ -254,7 +254,7 @@ func connectedTo(t *testing.T, o wire.ClientOptions, begin func(*raw) error) (*w
 	t.Cleanup(func() { c.Close(); _ = conn.Close() })
 	_, err = io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
 	require.NoError(t, err)
-	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
 	s := &raw{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
 	s.hpack = hpack.NewEncoder(&s.block)
 	require.NoError(t, begin(s))

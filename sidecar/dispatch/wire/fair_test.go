@@ -44,7 +44,7 @@ func TestLargeAnswersDelayNobody(t *testing.T) {
 		c.Reply(c.Turn(), m)
 		c.Done()
 	}}
-	s := serve(t, wire.Options{Method: echo, Handler: h, MaxMessage: 1 << 20, Window: 64 << 20, MaxStreams: 100, MaxHeaderList: 16 << 10, Handshake: time.Second})
+	s := serve(t, wire.Options{Method: echo, Handler: h, MaxMessage: 1 << 20, Window: 64 << 20, MaxStreams: 100, MaxHeaderList: 16 << 10, Handshake: time.Minute})
 	one, other := connect(t, s.address), connect(t, s.address)
 	least := time.Hour
 	for range 20 {

@@ -43,7 +43,7 @@ func (s *served) raw(t testing.TB) *raw {
 // rawOn is raw on a connection.
 func rawOn(t testing.TB, conn net.Conn) *raw {
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
 	r := &raw{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
 	r.AllowIllegalWrites = true
 	r.hpack = hpack.NewEncoder(&r.block)

@@ -193,7 +193,7 @@ func TestUnfinishedBodiesAreEvicted(t *testing.T) {
 
 // TestWhoTakesNoAnswerIsClosed after the time Stall, and the bytes that it held are not held any more.
 func TestWhoTakesNoAnswerIsClosed(t *testing.T) {
-	d := open(t, gate.Options{Stall: 40 * time.Millisecond})
+	d := open(t, gate.Options{Stall: time.Second})
 	client, c := d.enter()
 	r, err := c.Admit(never)
 	require.NoError(t, err)
@@ -277,7 +277,7 @@ func TestWhatIsHeldIsBounded(t *testing.T) {
 // TestWritesThatNobodyTakes: a connection whose client takes nothing of what is written to it is closed, whatever is
 // written.
 func TestWritesThatNobodyTakes(t *testing.T) {
-	d := open(t, gate.Options{Stall: 50 * time.Millisecond})
+	d := open(t, gate.Options{Stall: 500 * time.Millisecond})
 	_, c := d.enter()
 	_, err := c.Write([]byte("hello"))
 	require.NoError(t, err)

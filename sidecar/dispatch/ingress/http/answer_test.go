@@ -71,7 +71,7 @@ func TestAnAnsweredRequestIsUnderWayNoMore(t *testing.T) {
 		}}, r)
 	})}
 	over := http1.New(server, front.Plain)
-	g := gate.New(gate.Options{Requests: 1, Bytes: 1 << 30, Connections: 100, Stall: time.Second})
+	g := gate.New(gate.Options{Requests: 1, Bytes: 1 << 30, Connections: 100, Stall: time.Minute})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = over.Serve(g.Listener(l, false)) }()
 	t.Cleanup(func() { _ = over.Close(); <-done; g.Close() })
@@ -99,7 +99,7 @@ func TestAPanicEndsTheConnection(t *testing.T) {
 			over := http1.New(server, front.Plain)
 			serve, stop = over.Serve, over.Close
 		}
-		g := gate.New(gate.Options{Requests: 1, Bytes: 1 << 30, Connections: 100, Stall: time.Second})
+		g := gate.New(gate.Options{Requests: 1, Bytes: 1 << 30, Connections: 100, Stall: time.Minute})
 		done := make(chan struct{})
 		go func() { defer close(done); _ = serve(g.Listener(l, false)) }()
 		t.Cleanup(func() { _ = stop(); <-done; g.Close() })

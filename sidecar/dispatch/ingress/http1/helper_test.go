@@ -80,7 +80,11 @@ func serve(t testing.TB, l net.Listener, own, later bool, handler nethttp.Handle
 		s.own = http1.New(s.net, isInfer)
 		run = s.own.Serve
 	}
-	g := gate.New(gate.Options{Requests: 100, Bytes: 1 << 30, Connections: 100, Stall: time.Second})
+	stall := time.Minute
+	if _, is := handler.(impatient); is {
+		stall = time.Second
+	}
+	g := gate.New(gate.Options{Requests: 100, Bytes: 1 << 30, Connections: 100, Stall: stall})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = run(g.Listener(l, false)) }()
 	t.Cleanup(func() { _ = s.close(); <-done; g.Close() })
@@ -105,7 +109,7 @@ func (s *server) dial() *net.TCPConn {
 	conn, err := (&net.Dialer{}).DialContext(s.t.Context(), "tcp", s.address)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(s.t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(s.t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	return conn.(*net.TCPConn)
 }
 
@@ -136,6 +140,9 @@ func bothLater(t *testing.T, handler nethttp.Handler, change func(*nethttp.Serve
 	t.Run("net", func(t *testing.T) { test(t, start(t, false, handler, change)) })
 	t.Run("later", func(t *testing.T) { test(t, startLater(t, true, true, handler, change)) })
 }
+
+// impatient is a handler whose server cuts clients off that take nothing for a second.
+type impatient struct{ nethttp.Handler }
 
 // laterOn is a handler that reads the body and has another goroutine give the answer, where that is possible.
 type laterOn struct{ nethttp.Handler }

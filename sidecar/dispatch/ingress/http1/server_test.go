@@ -334,12 +334,12 @@ func TestAnAnswerThatIsGivenUpEndsTheConnection(t *testing.T) {
 // TestClientsThatTakeNothingAreCutOff, after the gate's time.
 func TestClientsThatTakeNothingAreCutOff(t *testing.T) {
 	failed := make(chan error, 1)
-	handler := nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+	handler := impatient{nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.Header()["Content-Length"] = []string{fmt.Sprint(64 << 20)}
 		_, err := w.Write(make([]byte, 64<<20))
 		failed <- err
-	})
+	})}
 	both(t, handler, nil, func(t *testing.T, s *server) {
 		conn := s.dial()
 		_, err := io.WriteString(conn, strings.Replace(infer, "3\r\n\r\nabc", "4\r\n\r\nabcd", 1))

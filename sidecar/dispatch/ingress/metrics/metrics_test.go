@@ -71,7 +71,7 @@ func TestMergesPartitionsAndOwn(t *testing.T) {
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "conch_requests_total", Help: "Requests."})
 	counter.Add(3)
 	own.MustRegister(counter)
-	h, err := metrics.New(metrics.Options{Conch: own, Registerer: own, Timeout: 500 * time.Millisecond, Partitions: list{
+	h, err := metrics.New(metrics.Options{Conch: own, Registerer: own, Timeout: 30 * time.Second, Partitions: list{
 		partition(t, "p0", fmt.Sprintf(tritonText, 7)), partition(t, "p1", fmt.Sprintf(tritonText, 8)), {ID: "silent"}}})
 	require.NoError(t, err)
 	require.Equal(t, `# HELP conch_requests_total Requests.
@@ -103,7 +103,7 @@ func TestSkipsWhatDoesNotAnswer(t *testing.T) {
 	hang := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer hang.Close()
 	own := prometheus.NewRegistry()
-	h, err := metrics.New(metrics.Options{Conch: own, Registerer: own, Timeout: 2 * time.Second, MaxBytes: 2000, Partitions: list{
+	h, err := metrics.New(metrics.Options{Conch: own, Registerer: own, Timeout: 5 * time.Second, MaxBytes: 2000, Partitions: list{
 		partition(t, "good", "# TYPE x gauge\nx 1\n"), partition(t, "status", ""), partition(t, "garbage", "x{ 1 }"),
 		partition(t, "long", "# TYPE x gauge\nx 1\n"+strings.Repeat("# comment\n", 1000)),
 		{ID: "hangs", Endpoint: strings.TrimPrefix(hang.URL, "http://")}, {ID: "gone", Endpoint: "127.0.0.1:1"}}})
