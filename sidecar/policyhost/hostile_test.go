@@ -286,14 +286,13 @@ func TestSocketsOfOthers(t *testing.T) {
 
 // TestEndlessQuestions: questions about no plan use up no evaluations, but the policy's own time.
 func TestEndlessQuestions(t *testing.T) {
-	w := newWorld(t, func(o *policyhost.Options) {
-		o.Budget = 300 * time.Millisecond
-		o.Evaluator = &evaluator{}
-	})
+	w := newWorld(t, func(o *policyhost.Options) { o.Evaluator = &evaluator{} })
 	_, err := w.Use(t.Context(), mode(t, "endless questions"))
 	require.NoError(t, err)
+	s := evaluated(64)
+	s.PlanningBudgetUs = (300 * time.Millisecond).Microseconds()
 	began := time.Now()
-	_, err = w.Plan(t.Context(), evaluated(64))
+	_, err = w.Plan(t.Context(), s)
 	require.ErrorIs(t, err, policyhost.ErrDeadline)
 	require.Less(t, time.Since(began), 15*time.Second)
 }
