@@ -154,10 +154,7 @@ func TestAttachFollowsWhatTheIndexLeavesOut(t *testing.T) {
 func TestAttachTellsOfAWrongAddress(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	nobody := l.Addr().String()
-	require.NoError(t, l.Close())
+	const nobody = "127.0.0.1:1"
 	for _, c := range []struct {
 		http, metrics string
 		shut          []string
