@@ -253,10 +253,10 @@ func TestReloadUnderLoad(t *testing.T) {
 	for i := range seen {
 		seen[i] = map[float32]int{}
 		callers.Go(func() {
-			for {
+			for ended := false; !ended; { // the last request is sent once the last version serves
 				select {
 				case <-stop:
-					return
+					ended = true
 				default:
 				}
 				r, err := client.ModelInfer(t.Context(), times("", 1))

@@ -113,7 +113,7 @@ func requireUp(t *testing.T, a *client.Client, ids ...string) {
 			}
 		}
 		return slices.Equal(up, ids)
-	}, 30*time.Second, 20*time.Millisecond, "%v are to be up", ids)
+	}, 2*time.Minute, 20*time.Millisecond, "%v are to be up", ids)
 }
 
 // In observe nothing of the servers' changes, and clients get every answer:
@@ -144,7 +144,7 @@ func TestAttachObserves(t *testing.T) {
 		require.Eventually(t, func() bool {
 			m, err := a.Model(t.Context(), "emulated")
 			return err == nil && slices.Equal(m.Partitions, []string{"gpu0"})
-		}, 30*time.Second, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 		require.NoError(t, w.clients[1].Load(t.Context(), "emulated"))
 	})
 	requireAllAnswered(t, r)
@@ -177,7 +177,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 			var err error
 			m, err = a.Model(t.Context(), "emulated")
 			return err == nil && len(m.Profiles) > 0 && m.Profiles[0].Usable && m.Profiles[0].Points[2].Observations >= 5
-		}, 30*time.Second, 100*time.Millisecond, "a profile of several batch sizes")
+		}, 2*time.Minute, 100*time.Millisecond, "a profile of several batch sizes")
 	})
 	requireAllAnswered(t, r)
 	require.True(t, m.DynamicBatching)
@@ -240,7 +240,7 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	require.Contains(t, out, "100%, 2 at once")
 	require.Eventually(t, func() bool {
 		return !slices.ContainsFunc(w.configs("emulated"), delays)
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	m, err := a.Model(t.Context(), "emulated")
 	require.NoError(t, err)
 	require.True(t, m.Batchable, m.PassThroughReason)
@@ -278,7 +278,7 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	w.requireConfigs(before, "emulated")
 	_, err = a.Release(t.Context(), api.ReleaseRequest{Undo: true})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !delays(w.configs("emulated")[0]) }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return !delays(w.configs("emulated")[0]) }, 2*time.Minute, 50*time.Millisecond)
 	_, err = a.Release(t.Context(), api.ReleaseRequest{})
 	require.NoError(t, err)
 	w.requireConfigs(before, "emulated")
@@ -302,11 +302,11 @@ func TestAttachPlacesModelsAndReleasesThem(t *testing.T) {
 	require.Eventually(t, func() bool {
 		m, err := a.Model(t.Context(), "fragile")
 		return err == nil && m.State == "ready" && len(m.Partitions) == 2
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	require.Eventually(t, func() bool {
 		all := w.configs("emulated")
 		return all[0].GetDynamicBatching() == nil && all[1].GetDynamicBatching() == nil
-	}, 30*time.Second, 50*time.Millisecond, "conch's own is loaded, on one server first")
+	}, 2*time.Minute, 50*time.Millisecond, "conch's own is loaded, on one server first")
 	require.DirExists(t, filepath.Join(w.dirs[0]+".before", "emulated"))
 
 	released, err := a.Release(t.Context(), api.ReleaseRequest{})
@@ -344,7 +344,7 @@ func TestAttachWithoutModelControl(t *testing.T) {
 	require.Eventually(t, func() bool {
 		ok, err := w.clients[1].ModelReady(t.Context(), "emulated", "")
 		return ok && err == nil
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 
 	c := w.attach("control", nil)
 	a := admin(t, c)
@@ -353,7 +353,7 @@ func TestAttachWithoutModelControl(t *testing.T) {
 		return slices.ContainsFunc(eventKinds(t, a, 0), func(e string) bool {
 			return strings.Contains(e, none.GRPC+" is left as its server has it") && strings.Contains(e, "--model-control-mode=explicit")
 		})
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	m, err := a.Model(t.Context(), "emulated")
 	require.NoError(t, err)
 	require.Equal(t, []string{"gpu0", "gpu1"}, m.Partitions)

@@ -100,7 +100,13 @@ func TestKilledServerIsBackAndNobodyNotices(t *testing.T) {
 	result := underLoad(t, c, 60, func() {
 		for _, victim := range all {
 			old := serverOf(t, c, victim.ID)
+			release := holdEmulation(t, c, len(all))
+			require.Eventually(t, func() bool {
+				m, err := a.Model(t.Context(), "emulated")
+				return err == nil && m.Queued > 16
+			}, time.Minute, 5*time.Millisecond, "more waits than a server takes at once, as both are at work")
 			kill(t, old)
+			release()
 			require.EventuallyWithT(t, func(collect *assert.CollectT) {
 				for _, p := range partitions(t, a) {
 					assert.True(collect, p.Up, p.Reason)
@@ -109,7 +115,7 @@ func TestKilledServerIsBackAndNobodyNotices(t *testing.T) {
 				events := strings.Join(eventKinds(t, a, since), "\n")
 				assert.Contains(collect, events, "partition_down: partition "+victim.ID+" is down: tritonserver exited: signal: killed")
 				assert.Contains(collect, events, "partition_up: partition "+victim.ID+" is up again")
-			}, 30*time.Second, 50*time.Millisecond)
+			}, 2*time.Minute, 50*time.Millisecond)
 			require.NotEqual(t, old, serverOf(t, c, victim.ID))
 		}
 	})

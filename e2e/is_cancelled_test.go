@@ -58,7 +58,7 @@ func TestAModelSeesThatItsCallerHasGone(t *testing.T) {
 	client := triton(t, serve(t, rig.ConchOptions{Repository: dir, GPUs: 1}))
 	marked := func(model, mark string) {
 		t.Helper()
-		require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(marks, model) + "." + mark); return err == nil }, 15*time.Second, 5*time.Millisecond, "%s %s", model, mark)
+		require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(marks, model) + "." + mark); return err == nil }, time.Minute, 5*time.Millisecond, "%s %s", model, mark)
 	}
 
 	ctx, leave := context.WithCancel(t.Context())

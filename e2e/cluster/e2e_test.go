@@ -80,7 +80,7 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 			t.Fatal("docs/kubernetes.md does not say how Pods are shown")
 		}
 		columns, _, _ = strings.Cut(columns, "'")
-		r.eventually("the Pods are shown", 20*time.Second, func() error {
+		r.eventually("the Pods are shown", time.Minute, func() error {
 			table, err := r.Kubectl(t.Context(), "get", "pods", "-n", namespaceOfTests, "-l", "conch.io/release=conch", "-o", "custom-columns="+columns)
 			if err == nil && (strings.Count(strings.TrimSpace(table), "\n") != 8 || !strings.Contains(table, "40% of node-1.gpu-0") || !strings.Contains(table, " one") || strings.Contains(table, "<none>")) {
 				err = fmt.Errorf("as\n%s", table)

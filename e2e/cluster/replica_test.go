@@ -228,7 +228,7 @@ func (c *replica) follows(owner *replica) {
 	t.Helper()
 	want, err := owner.tritonctl("plan", "history", "-o", "name")
 	must(t, err)
-	c.r.eventually("the follower has the history", 20*time.Second, func() error {
+	c.r.eventually("the follower has the history", time.Minute, func() error {
 		got, err := c.tritonctl("plan", "history", "-o", "name")
 		if err == nil && got != want {
 			err = fmt.Errorf("%q, and not %q", got, want)
@@ -244,7 +244,7 @@ func (c *replica) follows(owner *replica) {
 // metric waits until a series of conch's is above 0.
 func (c *replica) metric(series string) {
 	c.r.t.Helper()
-	c.r.eventually(series, 10*time.Second, func() error {
+	c.r.eventually(series, time.Minute, func() error {
 		page, err := c.scrape("/metrics")
 		if err == nil && (!strings.Contains(page, series+" ") || strings.Contains(page, series+" 0\n")) {
 			err = errors.New(page)

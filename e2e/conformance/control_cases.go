@@ -88,7 +88,7 @@ func controlCases() []Case {
 					_, err := e.Client.Stub.ModelInfer(e.ctx(), seqStep(model, 34, 1, start, end))
 					return err == nil
 				}, 10*time.Millisecond)
-				time.Sleep(1200 * time.Millisecond) // both are idle by now
+				time.Sleep(2200 * time.Millisecond) // both are idle by now
 				_, err := e.Client.Stub.ModelInfer(e.ctx(), seqStep(model, 31, 1))
 				e.refused(err, codes.InvalidArgument, "inference request for sequence 31 to model '"+model+"' must specify the START flag on the first request of the sequence")
 			}},
