@@ -227,8 +227,7 @@ func (t *ticket) proxiedTo(on router.Lease, model string, failure error) {
 		on.Absent(failure)
 	case failed:
 		s := forward.Status(failure)
-		refused := s.Code() == codes.Unknown && forward.RefusalText(s.Message()) // as of the errors on a stream, which have no code either
-		if t.model != nil && !refused && forward.Faulted(failure) {
+		if t.model != nil && forward.Faulted(failure) && !(s.Code() == codes.Unknown && forward.GaveUpText(s.Message())) {
 			t.faulted(on, failure, s.Message(), 1, false)
 		}
 	case indivisible: // no answer is divided

@@ -104,7 +104,7 @@ func TestWhoLeavesAnAnswerThatIsProxiedIsCancelled(t *testing.T) {
 	require.Equal(t, dispatch.GoneDisconnect, seen.outcomes[0].Reason)
 }
 
-// TestWhatAProxiedAnswerSaysOfItsPlace: the same as it says over gRPC. A server that refuses requests, and a python model that answers with errors of its own,
+// TestWhatAProxiedAnswerSaysOfItsPlace: the same as it says over gRPC, although generate has status 400 for every execution. A server that refuses requests, and a python model that answers with errors of its own,
 // are well; one whose executions fail is ejected by three of them; one that does not have the model is passed over; one that cannot be reached, or breaks off,
 // is lost.
 func TestWhatAProxiedAnswerSaysOfItsPlace(t *testing.T) {
@@ -120,18 +120,26 @@ func TestWhatAProxiedAnswerSaysOfItsPlace(t *testing.T) {
 		path         string
 		onnx, python standing
 	}{
-		"refused":                    {answer: says(400, `{"error":"failed to parse the request JSON buffer"}`)},
-		"refused without a text":     {answer: says(400, "")},
-		"a method that it lacks":     {answer: says(405, `{"error":"Method Not Allowed"}`)},
-		"its queue is full":          {answer: says(503, `{"error":"[request id: 1] Exceeds maximum queue size"}`)},
-		"another version":            {answer: says(404, `{"error":"Request for unknown model: 'm' version 7 is not found"}`)},
-		"no model":                   {says(404, `{"error":"Request for unknown model: 'm' is not found"}`), "generate", standing{passedOver: true}, standing{passedOver: true}},
-		"an error of the model's":    {says(500, `{"error":"onnx runtime error 6: out of memory"}`), "generate", standing{ejected: true}, standing{}},
-		"an execution that failed":   {says(500, `{"error":"Failed to process the request(s) for model 'm_0_0', message: no"}`), "generate", standing{ejected: true}, standing{ejected: true}},
-		"a dead model":               {says(500, `{"error":"Stub process 'm_0_0' is not healthy."}`), "generate", standing{ejected: true}, standing{ejected: true}},
-		"what stands before it":      {says(502, "<html>"), "generate", standing{ejected: true}, standing{}},
-		"an event that refuses":      {answer: events(`{"error":"unexpected shape for input 'IN' for model 'm'"}`), path: "generate_stream"},
-		"an event of the model's":    {events(`{"error":"CUDA error"}`), "generate_stream", standing{ejected: true}, standing{}},
+		"refused":                  {answer: says(400, `{"error":"[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'm'"}`)},
+		"no JSON":                  {answer: says(500, `{"error":"failed to parse the request JSON buffer: Missing a name for object member. at 1"}`)},
+		"given up by its queue":    {answer: says(400, `{"error":"Request timeout expired"}`)},
+		"refused without a text":   {answer: says(400, "")},
+		"a method that it lacks":   {answer: says(405, `{"error":"Method Not Allowed"}`)},
+		"its queue is full":        {answer: says(503, `{"error":"[request id: 1] Exceeds maximum queue size"}`)},
+		"another version":          {answer: says(404, `{"error":"Request for unknown model: 'm' version 7 is not found"}`)},
+		"no model":                 {says(404, `{"error":"Request for unknown model: 'm' is not found"}`), "generate", standing{passedOver: true}, standing{passedOver: true}},
+		"words of the model's":     {says(400, `{"error":"the model's own words"}`), "generate", standing{ejected: true}, standing{}},
+		"an error of the model's":  {says(500, `{"error":"onnx runtime error 6: out of memory"}`), "generate", standing{ejected: true}, standing{}},
+		"an execution that failed": {says(400, `{"error":"Failed to process the request(s) for model 'm_0_0', message: no"}`), "generate", standing{ejected: true}, standing{ejected: true}},
+		"a dead model":             {says(400, `{"error":"Stub process 'm_0_0' is not healthy."}`), "generate", standing{ejected: true}, standing{ejected: true}},
+		"what stands before it":    {says(502, "<html>"), "generate", standing{ejected: true}, standing{}},
+		"an event that refuses":    {answer: events(`{"error":"unexpected shape for input 'IN' for model 'm'"}`), path: "generate_stream"},
+		"an event of the model's":  {events(`{"error":"CUDA error"}`), "generate_stream", standing{ejected: true}, standing{}},
+		"a first event": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+			w.WriteHeader(400)
+			fmt.Fprint(w, "data: {\"error\":\"Failed to process the request(s) for model 'm_0_0', message: no\"}\n\n")
+		}, "generate_stream", standing{ejected: true}, standing{ejected: true}},
 		"an event of an execution":   {events(`{"error":"Failed to process the request(s) for model 'm_0_0', message: no"}`), "generate_stream", standing{ejected: true}, standing{ejected: true}},
 		"broken off":                 {breaksOff, "generate_stream", standing{lost: true}, standing{lost: true}},
 		"broken off before it began": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "generate", standing{lost: true}, standing{lost: true}},

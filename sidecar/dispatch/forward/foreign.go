@@ -30,6 +30,12 @@ func Status(err error) *status.Status {
 // serve.
 const unknownModel = "Request for unknown model: "
 
+// The errors of a server's queue: the end of one, and the other.
+const (
+	notQueued = "Exceeds maximum queue size"
+	outOfTime = "Request timeout expired"
+)
+
 // LacksModel reports whether a server refused a request because it has no
 // version of the model ready that was asked for.
 func LacksModel(err error) bool {
@@ -41,14 +47,14 @@ func LacksModel(err error) bool {
 // (model configuration, "Queue Policy": max_queue_size).
 func NotQueued(err error) bool {
 	s := Status(err)
-	return s.Code() == codes.Unavailable && strings.HasSuffix(s.Message(), "Exceeds maximum queue size")
+	return s.Code() == codes.Unavailable && strings.HasSuffix(s.Message(), notQueued)
 }
 
 // OutOfTime reports whether a server refused a request because it had waited for
 // too long (timeout_action REJECT).
 func OutOfTime(err error) bool {
 	s := Status(err)
-	return s.Code() == codes.Unavailable && s.Message() == "Request timeout expired"
+	return s.Code() == codes.Unavailable && s.Message() == outOfTime
 }
 
 // Unloaded reports whether a server refused a request because it does not have
@@ -73,6 +79,11 @@ var beginnings = []string{
 // refused before a model received it.
 func RefusalText(text string) bool {
 	return slices.ContainsFunc(beginnings, func(beginning string) bool { return strings.HasPrefix(text, beginning) })
+}
+
+// GaveUpText reports whether a text is Triton's error about a request that it refused, or that its queue gave up.
+func GaveUpText(text string) bool {
+	return RefusalText(text) || text == outOfTime || strings.HasSuffix(text, notQueued)
 }
 
 // Refused reports whether Triton refused a request before a model received it.

@@ -4,18 +4,25 @@
 package forward_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"io"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
@@ -40,9 +47,8 @@ class TritonPythonModel:
         return answers
 `
 
-// TestForeignErrorsAreTritons: a real server returns the texts that foreign.go
-// reads.
-func TestForeignErrorsAreTritons(t *testing.T) {
+// moodyServer is a real server with the model, which is not loaded.
+func moodyServer(t *testing.T) *rig.Server {
 	server := os.Getenv("CONCH_TRITONSERVER")
 	if server == "" {
 		t.Skip("CONCH_TRITONSERVER is not set; `make test` sets it")
@@ -56,6 +62,51 @@ func TestForeignErrorsAreTritons(t *testing.T) {
 	s, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: server, Repository: repository})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// TestErrorsOfGenerateAreTritons: whatever an execution came to has status 400, and a body that is no JSON has 500. Only the texts say which it is.
+func TestErrorsOfGenerateAreTritons(t *testing.T) {
+	s := moodyServer(t)
+	post := func(path, body string) (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.HTTP+"/v2/"+path, strings.NewReader(body))
+		require.NoError(t, err)
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		text = bytes.TrimPrefix(text, []byte("data: "))
+		reason, _ := batch.ErrorOfHTTP(text)
+		return answer.StatusCode, reason
+	}
+	defer http.DefaultClient.CloseIdleConnections() // the server waits for them
+	code, text := post("models/moody/generate", `{"IN":0}`)
+	require.Equal(t, 404, code)
+	require.True(t, forward.Unloaded(status.Error(codes.NotFound, text), "moody"), text)
+	code, text = post("repository/models/moody/load", "")
+	require.Equal(t, 200, code, text)
+	for _, path := range []string{"models/moody/generate", "models/moody/generate_stream"} {
+		code, text = post(path, `{"IN":0}`)
+		require.Equal(t, 200, code, text)
+		for body, want := range map[string]int{`{"X":0}`: 400, `{`: 500, `{"IN":[1,2,3,4,5,6,7,8]}`: 400} {
+			code, text = post(path, body)
+			require.Equal(t, want, code)
+			require.True(t, forward.RefusalText(text), text)
+		}
+		code, text = post(path, `{"IN":2}`)
+		require.Equal(t, 400, code)
+		require.Equal(t, "the model's own words", text)
+		code, text = post(path, `{"IN":1}`)
+		require.Equal(t, 400, code)
+		require.True(t, forward.FailedExecution(text) && !forward.RefusalText(text), text)
+	}
+}
+
+// TestForeignErrorsAreTritons: a real server returns the texts that foreign.go
+// reads.
+func TestForeignErrorsAreTritons(t *testing.T) {
+	s := moodyServer(t)
 	conn, err := grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })

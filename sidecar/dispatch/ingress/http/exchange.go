@@ -95,17 +95,19 @@ func (x *exchange) report() error {
 	case x.err != nil, x.status < nethttp.StatusBadRequest && !(x.watch != nil && x.watch.found):
 		return fmt.Errorf("%w: %w", wire.ErrLost, err)
 	}
-	code, text := codes.Unknown, err.Error()
+	code, text := codeOf(x.status), err.Error()
 	if x.watch != nil && x.watch.found {
 		text = x.watch.text
-	}
-	if x.status >= nethttp.StatusBadRequest {
-		code = codeOf(x.status)
+		switch x.status { // 400 is the status of whatever an execution came to, 500 that of a body that is no JSON, too: the text says more
+		case nethttp.StatusOK, nethttp.StatusBadRequest, nethttp.StatusInternalServerError:
+			code = codes.Unknown
+		}
 	}
 	return status.Error(code, text)
 }
 
-// codeOf is the gRPC code of a status of 400 or more. One that Triton does not answer with is the request's fault, or the server's, by HTTP's own meaning.
+// codeOf is the gRPC code of a status of 400 or more that comes without a text. One that Triton does not answer with is the request's fault, or the server's, by
+// HTTP's own meaning.
 func codeOf(answered int) codes.Code {
 	code, known := batch.CodeOfHTTP(answered)
 	switch {

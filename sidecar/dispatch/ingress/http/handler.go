@@ -55,7 +55,7 @@ type Server struct {
 type Picker interface {
 	// Pick returns a partition that has the model; any partition if the model is empty; it may wait until the model is
 	// loaded. Done must be called when the exchange is over, with its failure, or nil if it succeeded: the gRPC status error that the server's answer
-	// would be by gRPC, UNKNOWN if it came as a text without a status, as among events, or wire.ErrLost if the connection to the server failed. The
+	// would be by gRPC, UNKNOWN where only its text says what it is, as among events, or wire.ErrLost if the connection to the server failed. The
 	// error is a gRPC status error.
 	Pick(ctx context.Context, model string) (on Server, done func(failure error), err error)
 }
