@@ -199,6 +199,19 @@ func TestWhatAProxiedAnswerSaysOfItsPlace(t *testing.T) {
 	}
 }
 
+// patientLater is patient once it is on: before, lost servers are asked again in time.
+type patientLater struct {
+	clock.Clock
+	on atomic.Bool
+}
+
+func (p *patientLater) After(d time.Duration, f func()) clock.Timer {
+	if p.on.Load() {
+		return patient{p.Clock}.After(d, f)
+	}
+	return p.Clock.After(d, f)
+}
+
 // TestAnHTTPPortThatFailsAloneTakesNothingElseAway: a server whose HTTP port refuses connections and whose gRPC port answers is taken for lost once, until a probe
 // has found it. From then on the port's failures count against the model's place there, as those of executions do.
 func TestAnHTTPPortThatFailsAloneTakesNothingElseAway(t *testing.T) {
@@ -211,7 +224,8 @@ func TestAnHTTPPortThatFailsAloneTakesNothingElseAway(t *testing.T) {
 	for i, at := range []*httptest.Server{gone, there} {
 		routes.Partitions[i].Endpoint.HTTP = strings.TrimPrefix(at.URL, "http://")
 	}
-	d, seen := newDispatcher(t, dispatch.Options{Clock: patient{clock.Timers()}}, routes) // or the ejection may be over before the test is
+	at := &patientLater{Clock: clock.Timers()}
+	d, seen := newDispatcher(t, dispatch.Options{Clock: at}, routes)
 	_, address := fronts(t, d, routes)
 	var codes []int
 	for i := range 6 {
@@ -220,6 +234,7 @@ func TestAnHTTPPortThatFailsAloneTakesNothingElseAway(t *testing.T) {
 		codes = append(codes, code)
 		if i == 0 {
 			require.Eventually(t, func() bool { return d.Partitions()[0].Up }, 30*time.Second, time.Millisecond, "it is found")
+			at.on.Store(true)
 		}
 		require.True(t, d.Partitions()[0].Up)
 	}
