@@ -31,7 +31,9 @@ type ensembleCall struct {
 
 	mu          sync.Mutex
 	outstanding int // requests of steps without their last answer
+	running     int // those of them whose last answer has not come: it may still be at work
 	failure     *Error
+	twice       bool       // no step ran beside the one that failed: the failure is counted twice
 	failed      bool       // the failure was sent
 	complete    []response // not sent yet
 	answers     int
@@ -52,7 +54,10 @@ func (e *ensemble) start(r *request) {
 	call.hold()
 	run := &ensembleRun{call: call, tensors: map[string]tensor{}, known: map[string]bool{}, started: make([]bool, len(e.steps))}
 	for _, in := range r.inputs {
-		run.tensors[in.name], run.known[in.name] = in, true
+		run.tensors[in.name] = in
+	}
+	for _, in := range e.model.config.Input { // an optional one may not be there, which is known, too
+		run.known[in.Name] = true
 	}
 	call.mu.Lock()
 	call.outstanding = 1 // this goroutine
@@ -134,6 +139,7 @@ func (n *ensembleRun) advance() {
 		requests[k] = n.request(call.steps[i])
 	}
 	call.outstanding += len(ready)
+	call.running += len(ready)
 	n.completeLocked()
 	call.mu.Unlock()
 	for k, i := range ready {
@@ -213,11 +219,17 @@ func versionOf(step *pb.ModelEnsembling_Step) string {
 // answered takes an answer of a step.
 func (n *ensembleRun) answered(m *model, step *pb.ModelEnsembling_Step, resp *response, final bool) {
 	call := n.call
+	if final {
+		call.mu.Lock()
+		call.running--
+		call.mu.Unlock()
+	}
 	if resp != nil {
 		next := n
 		call.mu.Lock()
 		if resp.err != nil {
 			if call.failure == nil {
+				call.twice = call.running == 0
 				call.failure = refuse(resp.err.Code, "in ensemble '%s', %s", call.model.name, resp.err.Message)
 			}
 		} else {
@@ -258,25 +270,30 @@ func (c *ensembleCall) flush() {
 	}
 }
 
-// fail answers with the failure of a step at once. The steps that run beside it go on.
+// fail answers with the failure of a step at once. The steps that run beside it go on. A real server counts the failure twice where there are none.
 func (c *ensembleCall) fail() {
 	c.mu.Lock()
-	failure := c.failure
+	failure, twice := c.failure, c.twice
 	if c.failed {
 		failure = nil
 	}
 	c.failed = c.failed || failure != nil
 	c.mu.Unlock()
-	if failure != nil {
-		c.executed(false)
-		c.request.respond(&response{err: failure}, true)
+	if failure == nil {
+		return
 	}
+	took := c.model.clock.Now().Sub(c.began)
+	c.model.stats.refused(failOther, took)
+	if twice {
+		c.model.stats.refused(failOther, took)
+	}
+	c.request.respond(&response{err: failure}, true)
 }
 
-// executed counts the call in the ensemble's statistics.
-func (c *ensembleCall) executed(succeeded bool) {
+// executed counts a call that succeeded in the ensemble's statistics.
+func (c *ensembleCall) executed() {
 	now := c.model.clock.Now()
-	c.model.stats.executed(&payload{requests: []*request{c.request}, rows: c.request.rows}, timing{start: c.began, infer: now.Sub(c.began), end: now}, succeeded)
+	c.model.stats.executed(&payload{requests: []*request{c.request}, rows: c.request.rows}, timing{start: c.began, infer: now.Sub(c.began), end: now}, true)
 }
 
 // done counts a step's request as over. The last one ends the call.
@@ -285,6 +302,7 @@ func (c *ensembleCall) done() {
 	c.outstanding--
 	over := c.outstanding == 0
 	if over && c.failure == nil && c.answers == 0 && !c.model.decoupled {
+		c.twice = true
 		c.failure = invalid("in ensemble '%s', %sunexpected deadlock, at least one output is not set while no more ensemble steps can be made", c.model.name, requestPrefix(c.request.id))
 	}
 	failure, answers := c.failure, c.complete
@@ -293,7 +311,7 @@ func (c *ensembleCall) done() {
 		return
 	}
 	if failure == nil {
-		c.executed(true)
+		c.executed()
 	}
 	switch {
 	case failure != nil:
