@@ -85,7 +85,7 @@ func TestScripts(t *testing.T) {
 	server, conch := &reference{t: t, server: straight(t)}, conch(t)
 	scripts, err := filepath.Glob("*.py")
 	require.NoError(t, err)
-	require.Greater(t, len(scripts), 7)
+	require.Greater(t, len(scripts), 8)
 	for _, script := range scripts {
 		if script == "target.py" { // what they share
 			continue
@@ -158,6 +158,7 @@ func TestPerfAnalyzer(t *testing.T) {
 		{"batches of four, gRPC", []string{"-m", "add_sub", "-i", "grpc", "-b", "4", "--concurrency-range", "2"}},
 		{"poisson, gRPC", []string{"-m", "identity", "-i", "grpc", "--shape", "INPUT0:16", "--request-rate-range", "40", "--request-distribution", "poisson"}},
 		{"poisson, HTTP", []string{"-m", "identity", "-i", "http", "--shape", "INPUT0:16", "--request-rate-range", "40", "--request-distribution", "poisson"}},
+		{"ensemble, gRPC", []string{"-m", "pipeline", "-i", "grpc", "-b", "2", "--concurrency-range", "4"}},
 		{"streaming", []string{"-m", "identity", "-i", "grpc", "--streaming", "--shape", "INPUT0:16", "--concurrency-range", "2"}},
 		{"sequences", []string{"-m", "sequence", "-i", "grpc", "--streaming", "--concurrency-range", "2", "--sequence-length", "5"}},
 		{"shared memory, gRPC", []string{"-m", "add_sub", "-i", "grpc", "--shared-memory", "system", "--concurrency-range", "2"}},
