@@ -64,6 +64,17 @@ func Differences() []Difference {
 			Docs:   "Statistics of a model that ensembles call: counts are exact, durations are estimates from averages and may fall a little between two readings.",
 		},
 		{
+			Case: "ensemble/statistics of a request that fails", Shows: "actual  : 1",
+			Reason: "it is one request",
+			Docs:   "A request of an ensemble that fails counts once in the ensemble's statistics. Triton counts it twice, unless another step runs when one fails.",
+		},
+		{
+			Case: "ensemble/the steps after a client has left", Shows: "actual  : 1",
+			Only:   []string{"conch tritonserver 1", "conch tritonserver 3", "conch minitriton 1", "conch minitriton 3", "conch attach control"},
+			Reason: "nobody waits for their results",
+			Docs:   "Steps of an ensemble that have not begun when its client leaves do not run. Triton runs them, and counts the request as answered.",
+		},
+		{
 			Case: "connection/it stays open after chunks", Shows: "the answer says that the connection closes",
 			Reason: "Conch cannot know whether a chunked request also had a length. A proxy before Conch may have taken another byte for the request's end",
 			Docs:   "A connection closes after a request whose body came in chunks. Triton's clients send lengths.",

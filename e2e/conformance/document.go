@@ -183,9 +183,9 @@ Triton's metrics (nv_*) are at Conch's metrics address, with a label that names 
 ## Clients
 
 The official clients work with Conch unmodified, and print the same as with a real server: tritonclient 2.51.0 over gRPC
-and HTTP, synchronous, with callbacks and futures, asyncio; streams, sequences, decoupled models, system shared memory, classification,
+and HTTP, synchronous, with callbacks and futures, asyncio; streams, sequences, decoupled models, ensembles, system shared memory, classification,
 compression, repository control, statistics and settings (e2e/clients). perf_analyzer 2.51.0 runs through Conch with closed loops, Poisson
-arrivals, streams, sequences and shared memory, over gRPC and HTTP.
+arrivals, streams, sequences, ensembles and shared memory, over gRPC and HTTP.
 
 ## What Conch refuses and Triton does not
 

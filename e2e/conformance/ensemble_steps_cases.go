@@ -39,11 +39,13 @@ func ensembleStepsCases() []Case {
 		}
 		return i32(all...)
 	}
-	diamond := func(options ...option) *pb.ModelInferRequest {
-		ab := []option{input("A", "INT32", shape(1, 16), ints(func(i int32) int32 { return i })), input("B", "INT32", shape(1, 16), ints(func(i int32) int32 { return 10 * i }))}
-		return request("pipeline_diamond", append(ab, options...)...)
+	ab := func(ensemble string, options ...option) *pb.ModelInferRequest {
+		both := []option{input("A", "INT32", shape(1, 16), ints(func(i int32) int32 { return i })), input("B", "INT32", shape(1, 16), ints(func(i int32) int32 { return 10 * i }))}
+		return request(ensemble, append(both, options...)...)
 	}
-	sum, difference := tensor{"INT32", shape(1, 16), ints(func(i int32) int32 { return 13 * i })}, tensor{"INT32", shape(1, 16), ints(func(i int32) int32 { return 29 * i })}
+	times := func(n int32) tensor { return tensor{"INT32", shape(1, 16), ints(func(i int32) int32 { return n * i })} }
+	diamond := func(options ...option) *pb.ModelInferRequest { return ab("pipeline_diamond", options...) }
+	sum, difference := times(13), times(29)
 	bothInputs := func(options ...option) *pb.ModelInferRequest {
 		return request("pipeline_inputs", append([]option{input("X", "FP32", shape(1, 1), fp32(1)), input("Z", "FP32", shape(1, 1), fp32(2))}, options...)...)
 	}
@@ -66,7 +68,14 @@ func ensembleStepsCases() []Case {
 		everyOut["OUT_"+t.name] = tensor{datatype, shape(1, 2), t.value}
 	}
 	deadlock := "in ensemble 'pipeline_tap', " + noID + "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+	half := []byte{0, 0x7c, 0, 0x80, 1, 0, 0, 0x7e} // infinite, -0, the least above 0, no number
+	given := func(options ...option) *pb.ModelInferRequest {
+		return request("pipeline_given", append([]option{input("X", "FP32", shape(1, 2), fp32(1, 2))}, options...)...)
+	}
 	return []Case{
+		answers("one step", floats("pipeline_one", 1, 2, 3), map[string]tensor{"Y": row(1, 2, 3)}),
+		refusal("the only step fails", floats("pipeline_one", 1, -2, 3), codes.Internal, "in ensemble 'pipeline_one', negative input"),
+		answers("five steps", ab("pipeline_five"), map[string]tensor{"SUM": times(24), "DIFFERENCE": times(2)}),
 		answers("six steps", floats("pipeline_six", 1, 2, 3), map[string]tensor{"Y": row(1, 2, 3)}),
 		refusal("the fifth of six steps fails", floats("pipeline_six", 1, -2, 3), codes.Internal, "in ensemble 'pipeline_six', negative input"),
 		answers("a diamond", diamond(), map[string]tensor{"SUM": sum, "DIFFERENCE": difference}),
@@ -96,6 +105,10 @@ func ensembleStepsCases() []Case {
 			"in ensemble 'pipeline_required', [request id: r] expected 1 inputs but got 0 inputs for model 'versions_specific'. Got input(s) [], but missing required input(s) ['INPUT0']. Please provide all required input(s)."),
 		answers("a step that reshapes", request("pipeline_reshaped", input("X", "FP32", shape(3, 4), make([]byte, 48))), map[string]tensor{"RANK": {"INT32", shape(3, 1), i32(3, 3, 3)}}),
 		answers("every type between two steps", every, everyOut),
+		answers("FP16 between two steps", request("pipeline_half", input("X", "FP16", shape(2, 2), half)), map[string]tensor{"Y": {"FP16", shape(2, 2), half}}),
+		answers("a tensor without elements between two steps", request("pipeline_optional", input("X", "FP32", shape(2, 0), nil)), map[string]tensor{"Y": {"FP32", shape(2, 0), []byte{}}}),
+		answers("an input that a request may leave out", given(input("Z", "INT32", shape(1, 1), i32(7))), map[string]tensor{"Y": row(1, 2), "GIVEN": {"INT32", shape(1, 1), i32(7)}}),
+		answers("an input that a request leaves out", given(), map[string]tensor{"Y": row(1, 2)}),
 		answers("no batch dimension", request("pipeline_rows", input("X", "FP32", shape(2, 3), fp32(1, 2, 3, 4, 5, 6))), map[string]tensor{"Y": {"FP32", shape(2, 3), fp32(1, 2, 3, 4, 5, 6)}}),
 		refusal("no batch dimension, and more rows than a step may have", request("pipeline_rows", input("X", "FP32", shape(9, 1), make([]byte, 36)), id("n")), codes.InvalidArgument,
 			"in ensemble 'pipeline_rows', [request id: n] inference request batch-size must be <= 8 for 'failing'"),
@@ -172,6 +185,23 @@ func ensembleMiddleCases() []Case {
 			g.open()
 			e.infer(floats("pipeline_tail", 1))
 		}},
+		{"ensemble/the steps after a client has left", func(e *Env) {
+			before := e.quiet("tail")
+			ctx, cancel := context.WithCancel(e.ctx())
+			defer cancel()
+			g, answer := infers(e, ctx)
+			cancel()
+			require.Equal(e, codes.Canceled, status.Code(<-answer))
+			g.open()
+			e.infer(floats("pipeline_tail", 1)) // its steps come after those of the first
+			ran := func() uint64 {
+				return e.statistics("tail").InferenceStats.Success.Count - before.InferenceStats.Success.Count
+			}
+			for patience := time.Now().Add(2 * time.Second); ran() < 2 && time.Now().Before(patience); {
+				time.Sleep(10 * time.Millisecond)
+			}
+			require.Equal(e, 2, int(ran()), "the last step of both requests runs") //nolint:gosec // few
+		}},
 		{"ensemble/the model of a later step is unloaded in the middle", func(e *Env) {
 			defer func() { require.NoError(e, e.Target.Load(e.ctx(), "tail")) }()
 			g, answer := infers(e, e.ctx())
@@ -213,11 +243,36 @@ func ensembleStatisticsCases() []Case {
 			require.Equal(e, second.InferenceStats.Success.Count, e.quiet("failing").InferenceStats.Success.Count)
 		}},
 		{"ensemble/statistics of an ensemble of an ensemble", func(e *Env) {
-			before, inner, member := e.quiet("pipeline_nested"), e.quiet("pipeline_inner"), e.quiet("failing")
+			before, inner, first, second := e.quiet("pipeline_nested"), e.quiet("pipeline_inner"), e.quiet("identity"), e.quiet("failing")
 			e.infer(floats("pipeline_nested", 1))
 			require.Equal(e, before.InferenceCount+1, e.settled(before, 1).InferenceCount)
 			require.Equal(e, inner.InferenceCount+1, e.settled(inner, 1).InferenceCount)
-			require.Equal(e, member.InferenceStats.Success.Count+2, e.settled(member, 2).InferenceStats.Success.Count, "the inner's two steps")
+			require.Equal(e, first.InferenceStats.Success.Count+1, e.settled(first, 1).InferenceStats.Success.Count, "the inner's first step")
+			require.Equal(e, second.InferenceStats.Success.Count+1, e.settled(second, 1).InferenceStats.Success.Count, "and its second")
+		}},
+		{"ensemble/statistics of a request that fails", func(e *Env) {
+			before := e.quiet("pipeline_one")
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), floats("pipeline_one", -1))
+			e.refused(err, codes.Internal, "in ensemble 'pipeline_one', negative input")
+			failed := func() uint64 {
+				return e.statistics("pipeline_one").InferenceStats.Fail.Count - before.InferenceStats.Fail.Count
+			}
+			e.until(func() bool { return failed() > 0 }, 5*time.Millisecond)
+			for patience := time.Now().Add(2 * time.Second); failed() < 2 && time.Now().Before(patience); {
+				time.Sleep(10 * time.Millisecond)
+			}
+			after := e.quiet("pipeline_one")
+			require.Equal(e, []uint64{0, 0, 0}, []uint64{after.InferenceCount - before.InferenceCount, after.ExecutionCount - before.ExecutionCount, batchCount(after, 1) - batchCount(before, 1)})
+			require.Equal(e, before.InferenceStats.Success.Count, after.InferenceStats.Success.Count)
+			require.Equal(e, 2, int(failed()), "it counts twice") //nolint:gosec // few
+		}},
+		{"ensemble/statistics of the steps before one that fails, and after it", func(e *Env) {
+			both, before, fails := e.quiet("pause"), e.quiet("identity"), e.quiet("failing")
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), floats("pipeline_six", -1))
+			e.refused(err, codes.Internal, "in ensemble 'pipeline_six', negative input")
+			require.Equal(e, before.InferenceStats.Success.Count+3, e.settled(before, 3).InferenceStats.Success.Count)
+			require.Equal(e, fails.InferenceStats.Success.Count+1, e.settled(fails, 1).InferenceStats.Success.Count, "an error in the model's answer is a success")
+			require.Equal(e, both.InferenceStats.Success.Count+1, e.settled(both, 1).InferenceStats.Success.Count, "the second step, and not the sixth")
 		}},
 	}
 }
