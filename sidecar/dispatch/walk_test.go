@@ -129,12 +129,15 @@ func TestStepsShareExecutionsWithOtherRequests(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.passes, p.started = make(chan struct{}), "", make(chan string, 32)
 	asked := asks(p)
-	d, _ := newDispatcher(t, dispatch.Options{}, ensembleTable(1, nil, p))
+	d, _ := newDispatcher(t, dispatch.Options{}, ensembleTable(1, func(tb *router.Table) {
+		tb.Models["other"] = ensembleOf("other", [3]string{"m", "IN", "OUT"})
+		tb.Models["other"].Places = tb.Models["m"].Places
+	}, p))
 	results := make(chan error, 6)
 	go func() { results <- infer(t.Context(), t, d, 1, 1, nil) }()
 	<-p.started
-	for i := range 3 {
-		go func() { results <- infer(t.Context(), t, d, uint32(2+i), 1, toModel("e")) }()
+	for i, ensemble := range []string{"e", "other", "e"} {
+		go func() { results <- infer(t.Context(), t, d, uint32(2+i), 1, toModel(ensemble)) }()
 	}
 	for i := range 2 {
 		go func() { results <- infer(t.Context(), t, d, uint32(5+i), 1, nil) }()
@@ -145,7 +148,7 @@ func TestStepsShareExecutionsWithOtherRequests(t *testing.T) {
 	for range 6 {
 		require.NoError(t, <-results)
 	}
-	require.Equal(t, []string{"m 1", "m 5"}, asked()[:2], "steps of three ensembles run with two requests of their model")
+	require.Equal(t, []string{"m 1", "m 5"}, asked()[:2], "steps of three requests of two ensembles run with two requests of their model")
 	require.Positive(t, bytes)
 }
 
