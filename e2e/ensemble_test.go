@@ -4,6 +4,7 @@
 package e2e_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -153,4 +154,65 @@ func TestTheStepsOfAnEnsembleThatIsLeftToTritonAreBatched(t *testing.T) {
 		require.NoError(t, <-failures)
 	}
 	require.Greater(t, sharedExecutions(t, server, "detect"), warmed, "those that waited for the first ran together")
+}
+
+// asksClassify is a model that asks another one in its own code (BLS): what classify answers, twice.
+const asksClassify = `import time
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.1)
+        answers = []
+        for r in requests:
+            asked = pb.InferenceRequest(model_name="classify", requested_output_names=["OUT"], inputs=[pb.get_input_tensor_by_name(r, "IN")]).exec()
+            if asked.has_error():
+                raise pb.TritonModelException(asked.error().message())
+            answers.append(pb.InferenceResponse([pb.Tensor("OUT", 2 * pb.get_output_tensor_by_name(asked, "OUT").as_numpy())]))
+        return answers
+`
+
+// TestAStepMayAskAnotherModelItself: a model that calls others in its own code is a step like any other. Its requests share executions, and its calls stay in its server.
+func TestAStepMayAskAnotherModelItself(t *testing.T) {
+	t.Parallel()
+	dir := boxes(t)
+	write(t, dir, "ask/config.pbtxt", `name: "ask" backend: "python" max_batch_size: 16
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]`)
+	write(t, dir, "ask/1/model.py", asksClassify)
+	write(t, dir, "twice/config.pbtxt", `name: "twice" platform: "ensemble" max_batch_size: 16
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+ensemble_scheduling { step [
+  { model_name: "ask" model_version: -1 input_map { key: "IN" value: "X" } output_map { key: "OUT" value: "a" } },
+  { model_name: "ask" model_version: -1 input_map { key: "IN" value: "a" } output_map { key: "OUT" value: "Y" } }
+] }`)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "twice", "1"), 0o755))
+	c := serve(t, rig.ConchOptions{Repository: dir, GPUs: 1, Settings: map[string]any{"defaults": map[string]any{"slo": "5s"}}})
+	out, code := tritonctl(t, c, "model", "get", "twice")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "conch executes its 2 steps")
+	server := triton(t, c)
+	warmed := sharedExecutions(t, server, "ask")
+	const callers = 8
+	failures := make(chan error, callers)
+	for i := range callers {
+		go func() {
+			v := float32(i)
+			r, err := server.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{ModelName: "twice", Inputs: []*tritonpb.ModelInferRequest_InferInputTensor{{
+				Name: "X", Datatype: "FP32", Shape: []int64{1, 4}, Contents: &tritonpb.InferTensorContents{Fp32Contents: []float32{v, 0, 1, 2}},
+			}}})
+			if err == nil {
+				var got [4]float32
+				_, err = binary.Decode(r.GetRawOutputContents()[0], binary.LittleEndian, &got)
+				if want := [4]float32{4 * v, 0, 4, 8}; err == nil && got != want {
+					err = fmt.Errorf("have %v, want %v", got, want)
+				}
+			}
+			failures <- err
+		}()
+	}
+	for range callers {
+		require.NoError(t, <-failures)
+	}
+	require.Greater(t, sharedExecutions(t, server, "ask"), warmed, "steps of several requests ran together")
 }

@@ -252,3 +252,32 @@ func TestQuickstartOwn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, doubleConfig, string(after))
 }
+
+// A new user follows the example of docs/ensembles.md: its script writes the models, conch executes the steps, and the page says what tritonctl prints.
+func TestTheExampleOfEnsembles(t *testing.T) {
+	t.Parallel()
+	u, dir := follow(t, "ensembles.md"), t.TempDir()
+	script := regexp.MustCompile("(?s)\n```sh\n(.*?)```\n").FindStringSubmatch(u.page)
+	require.NotNil(t, script)
+	shell := exec.CommandContext(t.Context(), "sh", "-ec", script[1]) //nolint:gosec // the page's
+	shell.Dir = dir
+	said, err := shell.CombinedOutput()
+	require.NoError(t, err, string(said))
+	c := serve(t, rig.ConchOptions{Repository: filepath.Join(dir, "repo"), GPUs: 1})
+	u.swaps = append(u.swaps, "localhost:8000", c.HTTP)
+
+	printed := regexp.MustCompile(`(?m)^    tritonctl (model get chain)\n\n((?:    .*\n)+)`).FindStringSubmatch(u.page)
+	require.NotNil(t, printed)
+	got, code := tritonctl(t, c, strings.Fields(printed[1])...)
+	require.Zero(t, code, got)
+	for line := range strings.Lines(printed[2]) {
+		if line = strings.TrimSpace(line); line != "..." {
+			require.Contains(t, got, line+"\n")
+		}
+	}
+	commands := u.commands()
+	require.Len(t, commands, 1)
+	answer := u.run(commands[0])
+	require.Contains(t, answer, `"data":[4.0,5.0,6.0,7.0]`, "each of the three steps adds one")
+	require.Contains(t, answer, `"sequence_id":0`)
+}
