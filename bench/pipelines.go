@@ -77,6 +77,7 @@ func (b *bench) pipelines(ctx context.Context, r *figure.Report) error {
 				r.AddRuns(name+".goodput", line.held[k], "req/s", "what the pipeline holds in the simulator")
 				r.AddRuns(name+".overload", line.overload[k], "req/s", fmt.Sprintf("good requests at %g times the rate that rule %s holds", pipelineOverload, stepRules[0]))
 			}
+			overShare(r, "pipeline."+load.name+".", line)
 			continue
 		}
 		for k, rule := range stepRules[1:] {
@@ -91,6 +92,21 @@ func (b *bench) pipelines(ctx context.Context, r *figure.Report) error {
 	}
 	pipelineCeilings(r, loads, lines)
 	return nil
+}
+
+// overShare is how the first rule compares with a division of the SLO beforehand on a named load: what PARD prints over Nexus and Clipper++.
+func overShare(r *figure.Report, name string, line *pipelineLine) {
+	share := slices.Index(stepRules[:], "share")
+	over := func(what *[len(stepRules)][]float64, rule, other int) (all []float64) {
+		for s := range what[rule] {
+			all = append(all, meanRatio(what[rule][s:s+1], what[other][s:s+1]))
+		}
+		return all
+	}
+	overload := fmt.Sprintf("at %g times the rate that rule %s holds", pipelineOverload, stepRules[0])
+	r.AddMean(name+"over_share", over(&line.held, 0, share), "ratio", fmt.Sprintf("what rule %s holds over what rule share holds", stepRules[0]))
+	r.AddMean(name+"overload_over_share", over(&line.overload, 0, share), "ratio", fmt.Sprintf("good requests with rule %s over those with rule share, %s", stepRules[0], overload))
+	r.AddMean(name+"overload_bad_of_share", over(&line.bad, share, 0), "ratio", fmt.Sprintf("bad requests with rule share over those with rule %s, %s", stepRules[0], overload))
 }
 
 // meanRatio is the geometric mean of a over b, seed by seed. Where both are nothing they are even.
@@ -124,11 +140,11 @@ func pipelineRatios(r *figure.Report, name, what string, all []float64) {
 	r.Add(name+"behind", float64(behind), "loads", "by more than 3%")
 }
 
-// pipelineLine is what a load gave with each rule, seed by seed: the rate that it holds, and good requests per second where the load is too much. What Triton
-// holds is there where the load is alone.
+// pipelineLine is what a load gave with each rule, seed by seed: the rate that it holds, and good requests per second and the part of bad ones where the load is too
+// much. What Triton holds is there where the load is alone.
 type pipelineLine struct {
-	held, overload [len(stepRules)][]float64
-	triton         []float64
+	held, overload, bad [len(stepRules)][]float64
+	triton              []float64
 }
 
 // pipelineLines measures every load.
@@ -178,7 +194,7 @@ func (l pipelineLoad) measure(ctx context.Context, seed uint64, seeds int) (line
 			if err != nil {
 				return line, err
 			}
-			line.overload[k] = append(line.overload[k], r.Total.Goodput)
+			line.overload[k], line.bad[k] = append(line.overload[k], r.Total.Goodput), append(line.bad[k], r.Total.BadRate)
 		}
 	}
 	if l.alone() {

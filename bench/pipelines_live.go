@@ -32,8 +32,8 @@ type ensembleScene struct {
 	lines map[string][2]float64
 }
 
-// The scenes are three of pipelines, without a detector's boxes: an ensemble of Triton has as many rows in each step. The chain is there twice: its SLO leaves time
-// for batches of 32 at each step, that of the urgent one does not. Each is a command of its own, as those of live are.
+// The scenes are three of pipelines, without a detector's boxes: the python models that emulate the steps answer with as many rows as they are asked for. The chain
+// is there twice: its SLO leaves time for batches of 32 at each step, that of the urgent one does not. Each is a command of its own, as those of live are.
 func chainScene() ensembleScene {
 	return ensembleScene{
 		name: "chain", slo: 100 * time.Millisecond, start: 150,
