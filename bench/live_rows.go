@@ -62,7 +62,7 @@ func (s liveScenario) settings(p zoo.Profile) []liveRow {
 		kind("node_free", delay(free, .3), delay(free, .5), delay(free, .1), free),
 		kind("node_free_batch", batch(delay(free, .3), 16), batch(delay(free, .3), 8), batch(delay(free, .1), 16), batch(delay(free, .1), 8)),
 		kind("node_free_preferred", preferred(free, .3, 8), preferred(free, .3, 16), preferred(free, .3, 4)),
-		kind("node_free_limiter", limited(free), limited(instances(free, 2)), delay(limited(free), .3), delay(limited(instances(free, 2)), .3)),
+		kind("node_free_limiter", delay(limited(free), .3), limited(free), delay(limited(instances(free, 2)), .3), limited(instances(free, 2))),
 		kind("node_batch", batch(free, 16), batch(free, 8), batch(bound, 16), batch(bound, 8)),
 		kind("node_preferred", preferred(free, .1, 4), preferred(free, .2, 8)),
 		kind("node_limiter", limited(bound), delay(limited(bound), .1)),
