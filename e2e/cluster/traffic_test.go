@@ -72,12 +72,12 @@ func (r *rig) load() (end func() (sent int, failed []error)) {
 		return r.loadBy(20*time.Millisecond, byHTTP)
 	}
 	clients := &clients{all: map[client]*grpc.ClientConn{}}
-	end = r.loadBy(10*time.Millisecond, byHTTP, func(n int, model string) error {
+	over := r.loadBy(10*time.Millisecond, byHTTP, func(n int, model string) error {
 		return r.infer(n, func(c *replica) error { return clients.infer(client{n, c.port() + "01"}, model) })
 	})
 	return func() (int, []error) {
 		defer clients.close()
-		return end()
+		return over()
 	}
 }
 
