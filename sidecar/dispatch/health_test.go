@@ -292,6 +292,18 @@ func TestStreamsReportTheirPlace(t *testing.T) {
 	require.Len(t, d.Unhealthy(), 1)
 }
 
+// TestWhatAServersQueueGivesUpOnAStreamSaysNothingOfItsPlace, as it does not outside streams.
+func TestWhatAServersQueueGivesUpOnAStreamSaysNothingOfItsPlace(t *testing.T) {
+	parts := []*triton{newTriton(t), newTriton(t)}
+	parts[0].refuse = fails(status.Error(codes.Unavailable, "Request timeout expired"))
+	d, _, client := streamed(t, dispatch.Options{}, table(1, decoupled, parts...))
+	for range 5 {
+		_ = lines(t, openStream(t.Context(), t, client, message("a", 1, 1)))
+	}
+	require.Empty(t, d.Unhealthy())
+	require.Len(t, parts[0].executions(), 5)
+}
+
 // TestABadRequestIsFoundByHalves: of eight requests that share an execution one fails it. Its caller alone gets the error, word for word, and it
 // takes at most six further executions instead of eight.
 func TestABadRequestIsFoundByHalves(t *testing.T) {

@@ -324,7 +324,7 @@ func (p *pendingAnswer) report(result Result) {
 	switch {
 	case result == OK || result == Cold:
 		p.lease.Worked()
-	case result == Failed && p.errorText != "" && !forward.RefusalText(p.errorText):
+	case result == Failed && p.errorText != "" && !forward.GaveUpText(p.errorText):
 		p.faulted(p.lease, cause, p.errorText, 1, false)
 	}
 }
