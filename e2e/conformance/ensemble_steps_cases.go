@@ -192,6 +192,7 @@ func ensembleMiddleCases() []Case {
 			g, answer := infers(e, ctx)
 			cancel()
 			require.Equal(e, codes.Canceled, status.Code(<-answer))
+			e.statistics("tail") // on the same connection: the target has read that the first is cancelled
 			g.open()
 			e.infer(floats("pipeline_tail", 1)) // its steps come after those of the first
 			ran := func() uint64 {
