@@ -126,6 +126,7 @@ func (q *queues) requeue(m *model, calls []*call) (untaken []*call) {
 	for _, c := range calls {
 		c.at = nil
 		c.set(queued)
+		q.expects(m, c)
 	}
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()

@@ -24,19 +24,26 @@ type expiries struct {
 // expiryPause is the least time between two looks at all that waits.
 const expiryPause = 10 * time.Millisecond
 
-// setNowhere notes whether a model has a usable place. Guarded by mu.
-func (q *queues) setNowhere(m *model) { m.nowhere = !q.router.Other(nil, m.name) }
+// setNowhere notes whether a model has a usable place, and reports whether it has lost the last one. Guarded by mu.
+func (q *queues) setNowhere(m *model) (lost bool) {
+	had := !m.nowhere
+	m.nowhere = !q.router.Other(nil, m.name)
+	return had && m.nowhere
+}
 
-// followUsable is setNowhere for the models of a partition, and ends the waits that are over. Guarded by mu.
+// followUsable is setNowhere for the models of a partition. Where one has lost its last place, it ends the waits that are over. Guarded by mu.
 func (q *queues) followUsable(of *router.Partition) {
+	lost := false
 	for _, p := range q.executors[of] {
 		for _, sv := range p.serves.Serves {
 			if m := q.byID[sv.Model]; m != nil {
-				q.setNowhere(m)
+				lost = q.setNowhere(m) || lost
 			}
 		}
 	}
-	q.endWaits()
+	if lost { // else it would look at all that waits for nothing
+		q.endWaits()
+	}
 }
 
 // endWaits ends the waits of queued calls whose timeout has passed and whose model has no usable place, and has itself called for those whose timeout will.
@@ -67,6 +74,13 @@ func (q *queues) endWaits() {
 	}
 	if !next.IsZero() {
 		q.endWaitsAt(next)
+	}
+}
+
+// expects has the wait of a call that is queued for a model end at the call's timeout, if the model has no usable place. Guarded by mu.
+func (q *queues) expects(m *model, c *call) {
+	if at := c.expires(); m.nowhere && !at.IsZero() {
+		q.endWaitsAt(at)
 	}
 }
 

@@ -223,9 +223,7 @@ func (q *queues) put(c *call) whether {
 		q.separate([]*call{c}, queue.NoExecutor)
 	}
 	c.queued.Tag = c
-	if at := c.expires(); of.nowhere && !at.IsZero() {
-		q.endWaitsAt(at)
-	}
+	q.expects(of, c)
 	q.allow(of, c)
 	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), of.id, &c.queued); return nil })
 	return isQueued

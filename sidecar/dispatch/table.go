@@ -353,11 +353,14 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 	for _, p := range retired {
 		q.remove(p)
 	}
+	lost := false
 	for _, r := range changed {
 		q.setOut(r.model)
-		q.setNowhere(r.model)
+		lost = q.setNowhere(r.model) || lost
 	}
-	q.endWaits()
+	if lost {
+		q.endWaits()
+	}
 }
 
 // setQueue gives the scheduler a model's specification.

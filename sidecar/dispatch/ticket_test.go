@@ -101,6 +101,32 @@ func TestATimeoutEndsTheWaitForAPlace(t *testing.T) {
 	}
 }
 
+// TestATimeoutEndsTheWaitForAPlaceOfWhatWasLost: requests that are queued again, since their only place was lost under them, wait for one as any other: until their
+// own timeout, which may have passed.
+func TestATimeoutEndsTheWaitForAPlaceOfWhatWasLost(t *testing.T) {
+	for name, timeout := range map[string]time.Duration{"passed": 50 * time.Millisecond, "not yet": 200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				parts, o := inBubble(t, 1)
+				parts[0].hold = make(chan struct{})
+				o.OutageWait = 3 * time.Second
+				d, _ := newDispatcher(t, o, table(1, nil, parts...))
+				began, outage := time.Now(), 100*time.Millisecond
+				var all sync.WaitGroup
+				all.Go(func() {
+					requireCode(t, codes.Unavailable, infer(t.Context(), t, d, 1, 1, ofTimeout(timeout)))
+					require.InDelta(t, max(timeout, outage), time.Since(began), float64(10*time.Millisecond))
+				})
+				time.Sleep(outage)
+				require.Len(t, parts[0].executions(), 1)
+				parts[0].kill()
+				d.SetPartitionState("p"+parts[0].address, false, "a test")
+				all.Wait()
+			})
+		})
+	}
+}
+
 // TestWaitsDoNotAddUp: a request that has waited for its model's load waits for a partition of it only as long as the load could have taken.
 func TestWaitsDoNotAddUp(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
