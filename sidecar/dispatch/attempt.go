@@ -60,6 +60,7 @@ type attempt struct {
 	free    queue.Time // since when its executor was free
 	over    bool       // the scheduler has its executor back; guarded by queues.mu
 	hung    bool       // it takes far too long; guarded by queues.mu
+	kept    bool       // it is kept back, as it is not known who executes; guarded by queues.mu
 }
 
 // ending is how an attempt has ended, by the server's word or for lack of one.

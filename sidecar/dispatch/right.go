@@ -54,17 +54,34 @@ func (d *Dispatcher) yields(t *wire.Turn, a *attempt) bool {
 		d.queues.complete(t, a)
 		d.conclude(a)
 	case unsure != nil && d.background.Err() == nil:
+		resume := d.queues.keepBack(a)
 		d.workers.start(func() {
 			select {
 			case <-unsure:
 			case <-d.background.Done():
 			}
+			resume()
 			d.execute(nil, a)
 		})
 	default:
 		return false
 	}
 	return true
+}
+
+// keepBack has an attempt not be taken for an execution until it resumes. For who looks how long it takes it is as if it was decided on then.
+func (q *queues) keepBack(a *attempt) (resume func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a.kept = true
+	since := q.now()
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		a.kept = false
+		late := q.now() - since
+		a.decided, a.finish = a.decided+late, a.finish+late
+	}
 }
 
 // sure waits until this conch may execute the ticket's request. It returns false, and the answer, where it may not.

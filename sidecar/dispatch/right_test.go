@@ -97,6 +97,27 @@ func TestWhileItIsNotKnownWhoExecutes(t *testing.T) {
 	})
 }
 
+// TestWhatIsKeptBackDoesNotHang: a server to which nothing was sent, since it is not known who executes, is not taken for one that hangs, and what executes afterwards
+// has all its time.
+func TestWhatIsKeptBackDoesNotHang(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		parts, o := inBubble(t, 1)
+		r := &right{}
+		o.Right, o.HangFloor = r, 5*time.Second
+		o.Hung = func(partition string, cause error) { t.Errorf("partition %s: %v", partition, cause) }
+		parts[0].takes = 4 * time.Second
+		d, _ := newDispatcher(t, o, table(1, nil, parts...))
+		d.SetProfile(linear(0, 10*time.Millisecond))
+		r.doubts()
+		var all sync.WaitGroup
+		all.Go(func() { require.NoError(t, infer(t.Context(), t, d, 1, 1, nil)) })
+		time.Sleep(20 * time.Second)
+		require.Empty(t, parts[0].executions())
+		r.knows(false)
+		all.Wait()
+	})
+}
+
 // TestAnotherConchExecutes: what this one has accepted goes to the other one, each request once, and nothing to a server.
 func TestAnotherConchExecutes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

@@ -128,7 +128,7 @@ func (q *queues) hanging(floor queue.Time, found map[*router.Partition]error) (b
 		busy = true
 		ran, predicted := now-a.decided, a.finish-a.decided
 		switch known := predicted > 0; {
-		case a.hung || ran <= max(floor, hangFactor*cmp.Or(max(0, predicted), floor)):
+		case a.hung || a.kept || ran <= max(floor, hangFactor*cmp.Or(max(0, predicted), floor)):
 		case known:
 			a.hung = true
 			found[a.partition] = fmt.Errorf("an execution of model %s has run for %v, %v were predicted", a.model.name, ran.Duration().Round(time.Millisecond), predicted.Duration().Round(time.Millisecond))
