@@ -241,3 +241,60 @@ func TestAnHTTPPortThatFailsAloneTakesNothingElseAway(t *testing.T) {
 	require.Equal(t, []int{503, 503, 503, 503, 200, 200}, codes)
 	require.Len(t, d.Unhealthy(), 1)
 }
+
+// TestWhatTritonCannotReadDoesNotReachIt: Triton ends a connection, without an answer, on which a request line or a header field comes that its parser has no room for. A client
+// must not be able to have a place taken for lost by that.
+func TestWhatTritonCannotReadDoesNotReachIt(t *testing.T) {
+	const room = 8 << 10 // of tritonserver 2.51: for a name, for a value, and for a target with two further bytes
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		fits := len(r.RequestURI) <= room-3 && len(r.Host) < room
+		for name, values := range r.Header {
+			fits = fits && len(name) < room-1
+			for _, value := range values {
+				fits = fits && len(value) < room
+			}
+		}
+		if !fits {
+			panic(http.ErrAbortHandler)
+		}
+		fmt.Fprint(w, "{}")
+	}))
+	defer server.Close()
+	part := newTriton(t)
+	routes := table(1, nil, part)
+	routes.Partitions[0].Endpoint.HTTP = strings.TrimPrefix(server.URL, "http://")
+	d, seen := newDispatcher(t, dispatch.Options{Clock: patient{clock.Timers()}}, routes)
+	_, address := fronts(t, d, routes)
+	const path = "/v2/models/m/generate"
+	for name, c := range map[string]struct {
+		target, host, field, value string
+		code                       int
+	}{
+		"a target that fits":    {target: strings.Repeat("a", room-3-len(path+"?")), code: 200},
+		"a target that is long": {target: strings.Repeat("a", room-2-len(path+"?")), code: 404},
+		"a host":                {host: strings.Repeat("h", room), code: 431},
+		"a value that fits":     {field: "Cookie", value: strings.Repeat("v", room-1), code: 200},
+		"a value that is long":  {field: "Cookie", value: strings.Repeat("v", room), code: 431},
+		"a name that fits":      {field: strings.Repeat("N", room-2), value: "v", code: 200},
+		"a name that is long":   {field: strings.Repeat("N", room-1), value: "v", code: 431},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := asked.Load()
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+path+"?"+c.target, strings.NewReader("{}"))
+			require.NoError(t, err)
+			if r.Host = cmp.Or(c.host, address); c.field != "" {
+				r.Header[c.field] = []string{c.value}
+			}
+			answer, err := http.DefaultClient.Do(r)
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			require.Equal(t, c.code, answer.StatusCode)
+			require.Eventually(t, seen.settled, 30*time.Second, time.Millisecond)
+			require.Equal(t, c.code == 200, asked.Load() > before)
+			require.True(t, d.Partitions()[0].Up)
+			require.Empty(t, d.Unhealthy())
+		})
+	}
+}

@@ -220,13 +220,19 @@ func (h *Handler) modelUnload(w nethttp.ResponseWriter, r *nethttp.Request, rt r
 	reply(w, nethttp.StatusOK, jsonType, nil)
 }
 
-// harmless reads a body that is to pass through and checks that it cannot crash a server, as JSON that nests too deep
+// harmless reads a body that is to pass through and checks that Triton can read the head, and that the body cannot crash a server, as JSON that nests too deep
 // does. The returned buffer must be freed.
 func (h *Handler) harmless(w nethttp.ResponseWriter, r *nethttp.Request, rt route) (mem.Buffer, bool) {
 	body, err := h.readBody(w, r)
 	if err != nil {
 		h.refused(r, rt, unread(err))
 		h.failBody(w, err)
+		return nil, false
+	}
+	if tooLong(r) {
+		body.Free()
+		h.refused(r, rt, nil)
+		fail(w, nethttp.StatusRequestHeaderFieldsTooLarge, jsonType, "a header field is longer than Triton can read")
 		return nil, false
 	}
 	if nesting(body.ReadOnlyData()) > tritonjson.MaxDepth {

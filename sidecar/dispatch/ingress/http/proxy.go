@@ -13,6 +13,7 @@ import (
 	nethttp "net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -161,8 +162,26 @@ func (h *Handler) passModel(w nethttp.ResponseWriter, r *nethttp.Request, rt rou
 	}
 }
 
-// maxTargetBytes bounds the request line of what passes through: it has to reach Triton in one piece.
-const maxTargetBytes = 8 << 10
+// What passes through has to be readable for Triton, which ends a connection, without an answer, on which a longer target, or a header field with a longer name or value,
+// comes: its server would be taken for lost. The request line has to reach Triton in one piece besides.
+const (
+	maxTargetBytes = 8<<10 - 3
+	maxNameBytes   = 8<<10 - 2
+	maxValueBytes  = 8<<10 - 1
+)
+
+// tooLong reports whether a request has a header field that Triton has no room for.
+func tooLong(r *nethttp.Request) bool {
+	if len(r.Host) > maxValueBytes {
+		return true
+	}
+	for name, values := range r.Header {
+		if len(name) > maxNameBytes || slices.ContainsFunc(values, func(v string) bool { return len(v) > maxValueBytes }) {
+			return true
+		}
+	}
+	return false
+}
 
 // unknown handles a path that Triton 2.51 does not have. A newer Triton may have it, below /v2/; any other path is
 // answered here.
