@@ -62,6 +62,8 @@ func TestMemoryThatIsTakenAway(t *testing.T) {
 		return err
 	}
 	require.NoError(t, infer(fromMemory(true, true)))
+	died := func() int { return strings.Count(c.LogTail(), "server died") }
+	before := died() // on a busy machine a server may have died of its start
 	require.NoError(t, os.Truncate(path, 0))
 	for _, r := range []*tritonpb.ModelInferRequest{fromMemory(true, false), fromMemory(false, true), fromMemory(true, true)} {
 		err := infer(r)
@@ -90,7 +92,7 @@ func TestMemoryThatIsTakenAway(t *testing.T) {
 	require.NoError(t, os.Truncate(path, 4096))
 	require.NoError(t, infer(fromMemory(true, true)))
 	require.NoError(t, infer(echoed("")))
-	require.NotContains(t, c.LogTail(), "server died")
+	require.Equal(t, before, died())
 }
 
 // What Conch keeps from a server is known to kill one.
