@@ -27,7 +27,7 @@ const (
 // execution is the right to execute. A process that was paused does not know that for how long, when it goes on: whatever runs first finds that the time has passed until which a
 // process that runs has been sure.
 type execution struct {
-	// until is for how long this conch is sure, as it was known when it ran last; nil: it has just begun.
+	// until is for how long this conch is sure, as it was known when it ran last; nil: it has just begun, or has given the lease back.
 	until atomic.Pointer[moment]
 
 	mu sync.Mutex
@@ -148,4 +148,16 @@ func (l *Lease) isAnothers() {
 	x.until.Store(past)
 	close(x.changed)
 	x.changed = make(chan struct{})
+}
+
+// finishes has a conch that has given the lease back, and asks for it no more, execute what it has accepted, unless it is known or possible that another one does by then.
+func (l *Lease) finishes() {
+	l.reporting.Lock() // until it has taken in who leads
+	defer l.reporting.Unlock()
+	x := &l.executing
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.anothers && l.sure() {
+		x.until.Store(nil)
+	}
 }

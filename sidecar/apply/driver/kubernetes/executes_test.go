@@ -4,6 +4,7 @@
 package kubernetes
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/conch-serving/conch/internal/bubble"
 )
@@ -104,6 +106,53 @@ func TestWhoIsCutOffExecutes(t *testing.T) {
 		a.l.failed(a.l.now(), errors.New("connection refused"))
 		a.l.executes(t, Executes, "it is cut off still")
 	})
+}
+
+// silent is an API server that does not answer.
+type silent struct{ resourcelock.Interface }
+
+func (silent) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	<-ctx.Done()
+	return nil, nil, ctx.Err()
+}
+
+// An API server that neither answers nor refuses is waited for no longer than the lease lasts, also after a pause.
+func TestAPauseWithoutAnAnswer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a, _ := leading(t)
+		time.Sleep(time.Minute)
+		a.l.beat()
+		a.l.executes(t, Unsure, "it was paused")
+		time.Sleep(time.Millisecond)
+		asked := time.Now()
+		_, _, err := renewing{silent{a.Interface}, a.l}.Get(t.Context())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Less(t, time.Since(asked), a.l.duration)
+		a.l.executes(t, Executes, "it is cut off")
+	})
+}
+
+// Who gives the lease back executes what it has accepted, however long that takes, unless it may be another's by then.
+func TestWhoGivesTheLeaseBackFinishes(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(*Lease)
+		want   Execution
+	}{
+		"it leads":      {func(*Lease) {}, Executes},
+		"it was paused": {func(*Lease) { time.Sleep(time.Minute) }, Unsure},
+		"it has lost":   {(*Lease).isAnothers, Anothers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				a, _ := leading(t)
+				a.l.stop = func() {}
+				c.before(a.l)
+				a.l.Release()
+				time.Sleep(10 * time.Second)
+				a.l.executes(t, c.want, "nobody asks any more")
+			})
+		})
+	}
 }
 
 // A machine that is suspended has a clock that stands still, and one that does not.

@@ -289,6 +289,7 @@ func (l *Lease) Release() {
 	l.stop()
 	l.ended.Wait()
 	l.renewed.Store(nil)
+	l.finishes()
 }
 
 // StepAside gives the lease back, and asks for it again only after the time for which it lasts: another conch that waits has it by then, and Lost is called. Where none does,
@@ -311,6 +312,8 @@ type renewing struct {
 func (r renewing) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, lately := r.l.seen()
 	if !lately || r.l.hasLed() { // the watch may lag behind what this conch has written itself
+		ctx, end := context.WithTimeout(ctx, r.l.deadline) // client-go bounds only renewals: who has lost the lease might wait for a minute to know that nobody answers
+		defer end()
 		asked := r.l.now()
 		record, raw, err := r.Interface.Get(ctx)
 		if !apierrors.IsNotFound(err) {
