@@ -371,6 +371,10 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 		// later.
 		if lease, _, err := d.router.Acquire(c.req.Model, router.Hints{}); err == nil {
 			serve = func() answer {
+				if refused, ok := c.sure(); !ok {
+					lease.Release()
+					return d.yielded(c, refused)
+				}
 				a, _ := d.outside(c, lease)
 				return a
 			}

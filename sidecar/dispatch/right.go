@@ -5,6 +5,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -99,6 +100,14 @@ func (t *ticket) sure() (refused answer, ok bool) {
 		}
 	}
 	return answer{}, true
+}
+
+// yielded is the answer to a call that this conch may not execute, as refused says.
+func (d *Dispatcher) yielded(c *call, refused answer) answer {
+	if errors.Is(refused.err, anothersError{}) {
+		return d.handOn(c)
+	}
+	return refused
 }
 
 // handOn has the conch that executes by now answer a call.

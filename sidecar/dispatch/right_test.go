@@ -144,3 +144,42 @@ func TestAnotherConchExecutes(t *testing.T) {
 		require.Equal(t, 7, seen.ended())
 	})
 }
+
+// TestAModelThatIsRemovedWhileItIsNotKnownWhoExecutes: its queued requests have leases of the table that had it, and are not executed either before that is known.
+func TestAModelThatIsRemovedWhileItIsNotKnownWhoExecutes(t *testing.T) {
+	for name, anothers := range map[string]bool{"this one": false, "another": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				parts, o := inBubble(t, 2)
+				r := &right{other: parts[1]}
+				o.Right = r
+				d, _ := newDispatcher(t, o, table(1, nil, parts[0]))
+				r.doubts()
+				const requests = 20
+				var all sync.WaitGroup
+				for i := range uint32(requests) {
+					all.Go(func() { require.NoError(t, infer(t.Context(), t, d, i, 1, nil)) })
+				}
+				synctest.Wait()
+				without := table(2, nil, parts[0])
+				delete(without.Models, "m")
+				require.NoError(t, d.Swap(t.Context(), without))
+				drained := d.Drained("p"+parts[0].address, "m")
+				time.Sleep(time.Second)
+				require.Empty(t, parts[0].executions())
+				r.knows(anothers)
+				all.Wait()
+				<-drained
+				require.Len(t, parts[index(anothers)].executions(), requests)
+				require.Empty(t, parts[1-index(anothers)].executions())
+			})
+		})
+	}
+}
+
+func index(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
