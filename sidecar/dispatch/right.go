@@ -110,9 +110,15 @@ func (d *Dispatcher) yielded(c *call, refused answer) answer {
 	return refused
 }
 
-// handOn has the conch that executes by now answer a call.
+// handOn has the conch that executes by now answer a call, unless Close comes before.
 func (d *Dispatcher) handOn(c *call) answer {
-	data, err := d.o.Right.HandOn(c.ctx, c.req.Marshal())
+	ctx, end := context.WithCancel(c.ctx)
+	defer end()
+	defer context.AfterFunc(d.background, end)()
+	data, err := d.o.Right.HandOn(ctx, c.req.Marshal())
+	if err != nil && d.background.Err() != nil && c.ctx.Err() == nil {
+		return refusal(reasonDraining, errDraining)
+	}
 	if err != nil {
 		return answer{err: err, passed: true}
 	}

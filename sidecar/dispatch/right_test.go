@@ -183,3 +183,23 @@ func index(is bool) int {
 	}
 	return 0
 }
+
+// TestCloseEndsWhatIsHandedOn: an owner that does not answer keeps nobody from ending.
+func TestCloseEndsWhatIsHandedOn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		parts, o := inBubble(t, 2)
+		parts[1].hold = make(chan struct{})
+		o.Right = &right{other: parts[1], anothers: true}
+		d, seen := newDispatcher(t, o, table(1, nil, parts[0]))
+		var all sync.WaitGroup
+		for _, rows := range []int{1, alone} {
+			all.Go(func() { requireCode(t, codes.Unavailable, infer(t.Context(), t, d, 1, rows, nil)) })
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		require.NoError(t, d.Close())
+		all.Wait()
+		require.Zero(t, time.Since(began))
+		require.Equal(t, 2, seen.ended())
+	})
+}
