@@ -485,14 +485,6 @@ func (c *conch) newFronts(ctx context.Context) (_ component.Component, err error
 	return component.After(c.cluster.Leading(), c.fronts), nil
 }
 
-// newHandedOn ends what was handed on before the clients' doors close: the rest of it is this conch's own by now.
-func (c *conch) newHandedOn(context.Context) (component.Component, error) {
-	if !c.cluster.Doors() {
-		return nil, nil
-	}
-	return component.Closing(c.cluster.HandedOn), nil
-}
-
 func (c *conch) newServed(context.Context) (component.Component, error) {
 	if c.servers.Others == nil {
 		return nil, nil

@@ -37,3 +37,11 @@ func (c *conch) newReload(context.Context) (component.Component, error) {
 	c.reload = reload.New(c.Load, c.control.Reload, c.control.ReloadRefused)
 	return component.After(c.cluster.Leading(), c.reload), nil
 }
+
+// newHandedOn ends what was handed on before the clients' doors close: the rest of it is this conch's own by now.
+func (c *conch) newHandedOn(context.Context) (component.Component, error) {
+	if !c.cluster.Doors() {
+		return nil, nil
+	}
+	return component.Closing(c.cluster.HandedOn), nil
+}

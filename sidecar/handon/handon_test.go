@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -453,18 +452,6 @@ func TestASlowBody(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, post(5))
 	require.Equal(t, http.StatusServiceUnavailable, post(1), "nothing more comes")
-}
-
-// A call that has no request is answered as the owner answers it.
-func TestACallWithoutARequest(t *testing.T) {
-	r := newReplica(t, "b")
-	conn, err := grpc.NewClient(r.Address("grpc").String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close()) }()
-	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/inference.GRPCInferenceService/ModelInfer")
-	require.NoError(t, err)
-	require.NoError(t, s.CloseSend())
-	require.Equal(t, status.Error(codes.Internal, "the call ended without a request").Error(), s.RecvMsg(&tritonpb.ModelInferResponse{}).Error())
 }
 
 // TestAnIdempotencyKeyChangesNothing: with one, net/http sends a request by itself again on each idle connection. What may belong to a sequence is sent once, and

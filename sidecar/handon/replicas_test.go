@@ -319,3 +319,15 @@ func (r *replica) load() (end func() (by map[string]int), soFar func(who string)
 		return int64(by[who])
 	}
 }
+
+// A call that has no request is answered as the owner answers it.
+func TestACallWithoutARequest(t *testing.T) {
+	r := newReplica(t, "b")
+	conn, err := grpc.NewClient(r.Address("grpc").String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/inference.GRPCInferenceService/ModelInfer")
+	require.NoError(t, err)
+	require.NoError(t, s.CloseSend())
+	require.Equal(t, status.Error(codes.Internal, "the call ended without a request").Error(), s.RecvMsg(&tritonpb.ModelInferResponse{}).Error())
+}

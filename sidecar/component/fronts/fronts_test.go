@@ -25,6 +25,17 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
+// running has fronts run until end is called; ended is closed once they have.
+func running(t *testing.T, f *fronts.Fronts) (end func(), ended chan struct{}) {
+	life, end := context.WithCancel(t.Context())
+	ended = make(chan struct{})
+	go func() {
+		defer close(ended)
+		assert.NoError(t, f.Run(life))
+	}()
+	return end, ended
+}
+
 // TestDoorsAreTakenOnceThereAreRoutes, also where not all is ready: before, requests wait with who has the doors, and here they would be refused at once.
 func TestDoorsAreTakenOnceThereAreRoutes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -39,12 +50,7 @@ func TestDoorsAreTakenOnceThereAreRoutes(t *testing.T) {
 			Registry: prometheus.NewRegistry(), Buffers: new(buffers.Pool), Log: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
-		life, end := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			assert.NoError(t, f.Run(life))
-		}()
+		end, ended := running(t, f)
 		time.Sleep(5 * time.Minute)
 		require.Zero(t, taken.Load(), "there are no routes, and whoever has the doors lets requests wait")
 		require.NoError(t, d.Swap(t.Context(), &router.Table{}))

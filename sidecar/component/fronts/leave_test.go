@@ -4,7 +4,6 @@
 package fronts_test
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 
@@ -58,12 +56,7 @@ func TestClientsAreSentElsewhereBeforeAnythingIsRefused(t *testing.T) {
 			Registry: prometheus.NewRegistry(), Buffers: new(buffers.Pool), Log: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
-		life, end := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			assert.NoError(t, f.Run(life))
-		}()
+		end, ended := running(t, f)
 
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
 		require.NoError(t, err)

@@ -27,11 +27,19 @@ type HTTP struct {
 // codes; of these, INVALID_ARGUMENT is the one that says nothing against the server (forward.Faulted). Known is false for a status that Triton does not
 // answer a request for inference with.
 func CodeOfHTTP(status int) (code codes.Code, known bool) {
-	code, known = map[int]codes.Code{
-		http.StatusBadRequest: codes.InvalidArgument, http.StatusNotFound: codes.NotFound, http.StatusInternalServerError: codes.Internal,
-		http.StatusNotImplemented: codes.Unimplemented, http.StatusServiceUnavailable: codes.Unavailable,
-	}[status]
-	return code, known
+	switch status {
+	case http.StatusBadRequest:
+		return codes.InvalidArgument, true
+	case http.StatusNotFound:
+		return codes.NotFound, true
+	case http.StatusInternalServerError:
+		return codes.Internal, true
+	case http.StatusNotImplemented:
+		return codes.Unimplemented, true
+	case http.StatusServiceUnavailable:
+		return codes.Unavailable, true
+	}
+	return codes.Unknown, false
 }
 
 // ErrorOfHTTP reads the document that Triton's HTTP port reports an error by: {"error":"..."} and nothing else.

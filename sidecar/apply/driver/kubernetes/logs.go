@@ -12,11 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// toReadLogs is what Log needs. A conch that may not do that does all else.
-func toReadLogs() []may { return []may{{"get", "", "pods/log", true}} }
-
 // Log is what the server of a partition says, or has said last: its last lines, all of the present file where they are fewer than 0, and with follow what comes after, until the Pod or ctx
-// ends. The caller closes it.
+// ends. The caller closes it. It needs get of pods/log; a conch that may not do that does all else.
 func (d *Driver) Log(ctx context.Context, partition string, lines int, follow bool) (io.ReadCloser, error) {
 	pod := d.latest(partition)
 	if pod == nil {
